@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+# The native module (kernels/bind/module.cpp). Addresses are those of Tensor.data_ptr(); 0 is null.
+build_compiler: str
+build_cuda_archs: str
+build_python: str
+build_version: str
+
+class Matrix:
+    def __init__(self, data: int, dtype: int, rows: int, cols: int, row_stride: int) -> None: ...
+
+class Operand:
+    def __init__(
+        self,
+        qdata: int,
+        block_scale: int,
+        amax: int,
+        rows: int,
+        k: int,
+        layout: int,
+        scaling: int,
+        e4m3_max: int,
+    ) -> None: ...
+
+class Launch:
+    def __init__(self, stream: int, device: int, threads: int, workspace: int, workspace_bytes: int) -> None: ...
+
+class AmaxProblem:
+    def __init__(self, x: Matrix, kind: int, amax: int) -> None: ...
+
+class QuantizeProblem:
+    def __init__(
+        self,
+        x: Matrix,
+        block_rows: int,
+        rowwise_amax: int,
+        columnwise_amax: int,
+        rowwise: Operand | None,
+        columnwise: Operand | None,
+    ) -> None: ...
+
+class DequantizeProblem:
+    def __init__(self, x: Operand, start_k: int, stop_k: int, units: bool, nan_rows: int, out: Matrix) -> None: ...
+
+class TransposeProblem:
+    def __init__(self, x: Operand, y: Operand) -> None: ...
+
+class RelayoutProblem:
+    def __init__(self, source: int, target: int, rows: int, k: int, source_layout: int, target_layout: int) -> None: ...
+
+class AccumulateProblem:
+    def __init__(self, products: int, sums: int, count: int) -> None: ...
+
+class EpilogueProblem:
+    def __init__(
+        self,
+        acc: Matrix,
+        acc_fixed: int,
+        a_nan_rows: int,
+        b_nan_rows: int,
+        acc_empty: bool,
+        a_amax: int,
+        b_amax: int,
+        a_scaling: int,
+        b_scaling: int,
+        a_e4m3_max: int,
+        b_e4m3_max: int,
+        alpha_pointer: int,
+        alpha: float,
+        beta: float,
+        c: Matrix | None,
+        bias: Matrix | None,
+        activation: int,
+        d: Matrix | None,
+        quantized: Operand | None,
+        out_amax: int,
+        return_kind: int,
+        returned_amax: int,
+    ) -> None: ...
+
+class Backend:
+    @property
+    def name(self) -> str: ...
+    def amax_workspace_bytes(self, problem: AmaxProblem) -> int: ...
+    def quantize_workspace_bytes(self, problem: QuantizeProblem) -> int: ...
+    def epilogue_workspace_bytes(self, problem: EpilogueProblem) -> int: ...
+    def amax(self, problem: AmaxProblem, launch: Launch) -> None: ...
+    def quantize(self, problem: QuantizeProblem, launch: Launch) -> None: ...
+    def dequantize(self, problem: DequantizeProblem, launch: Launch) -> None: ...
+    def transpose(self, problem: TransposeProblem, launch: Launch) -> None: ...
+    def relayout(self, problem: RelayoutProblem, launch: Launch) -> None: ...
+    def accumulate(self, problem: AccumulateProblem, launch: Launch) -> None: ...
+    def epilogue(self, problem: EpilogueProblem, launch: Launch) -> None: ...
+
+class CudaLibrary:
+    def __init__(self, path: str) -> None: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def targets(self) -> str: ...
+    def probe(self, device: int) -> None: ...
+    def check_codecs(self, mismatches: int, launch: Launch) -> None: ...
+
+def cpu_backend() -> Backend: ...
+def cpu_isa() -> str: ...
+def set_cpu_isa_level(level: int) -> bool: ...
