@@ -3,11 +3,13 @@
 // Every argument is .noconvert(): a one-element tensor passed where an address belongs is a TypeError.
 #include <pybind11/pybind11.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
 
 #include "bind/blockscale.h"
 #include "cpu/simd_kernels.h"
+#include "numerics/bits.h"
 
 namespace py = pybind11;
 using py::arg;
@@ -44,12 +46,26 @@ BsMatrix make_matrix(Address data, int32_t dtype, int64_t rows, int64_t cols, in
 
 BsOperand make_operand(Address qdata, Address block_scale, Address amax, int64_t rows, int64_t k, int32_t layout,
                        int32_t scaling, int32_t e4m3_max) {
-  return {
-      pointer<uint8_t>(qdata), pointer<uint8_t>(block_scale), pointer<float>(amax), rows, k, layout, scaling, e4m3_max};
+  return {pointer<uint8_t>(qdata),
+          pointer<uint8_t>(block_scale),
+          pointer<float>(amax),
+          rows,
+          k,
+          layout,
+          scaling,
+          e4m3_max,
+          1};
 }
 
 BsLaunch make_launch(Address stream, int32_t device, int32_t threads, Address workspace, int64_t workspace_bytes) {
   return {pointer<void>(stream), device, threads, pointer<void>(workspace), workspace_bytes};
+}
+
+// A double that float represents (Python has checked), also where the thread flushes subnormals to zero.
+float narrow(double value) {
+  if (std::fabs(value) >= 0x1p-126 || value == 0.0) return static_cast<float>(value);
+  const uint32_t magnitude = static_cast<uint32_t>(std::fabs(value) * 0x1p149);
+  return blockscale::float_of(magnitude | (std::signbit(value) ? 0x80000000u : 0u));
 }
 
 BsQuantizeProblem make_quantize(const BsMatrix& x, int32_t block_rows, Address rowwise_amax, Address columnwise_amax,
@@ -66,9 +82,9 @@ BsQuantizeProblem make_quantize(const BsMatrix& x, int32_t block_rows, Address r
 
 BsEpilogueProblem make_epilogue(const BsMatrix& acc, Address acc_fixed, Address a_nan_rows, Address b_nan_rows,
                                 bool acc_empty, Address a_amax, Address b_amax, int32_t a_scaling, int32_t b_scaling,
-                                int32_t a_e4m3_max, int32_t b_e4m3_max, Address alpha_pointer, float alpha, float beta,
-                                const BsMatrix* c, const BsMatrix* bias, int32_t activation, const BsMatrix* d,
-                                const BsOperand* quantized, Address out_amax, int32_t return_kind,
+                                int32_t a_e4m3_max, int32_t b_e4m3_max, Address alpha_pointer, double alpha,
+                                double beta, const BsMatrix* c, const BsMatrix* bias, int32_t activation,
+                                const BsMatrix* d, const BsOperand* quantized, Address out_amax, int32_t return_kind,
                                 Address returned_amax) {
   BsEpilogueProblem p = {};
   p.acc = acc;
@@ -83,8 +99,8 @@ BsEpilogueProblem make_epilogue(const BsMatrix& acc, Address acc_fixed, Address 
   p.a_e4m3_max = a_e4m3_max;
   p.b_e4m3_max = b_e4m3_max;
   p.alpha_pointer = pointer<const float>(alpha_pointer);
-  p.alpha = alpha;
-  p.beta = beta;
+  p.alpha = narrow(alpha);
+  p.beta = narrow(beta);
   if (c) p.c = *c;
   if (bias) p.bias = *bias;
   p.activation = activation;

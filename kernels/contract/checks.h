@@ -19,7 +19,7 @@ inline BsStatus check_matrix(const char* op, const char* arg, const BsMatrix& x)
   return ok_status();
 }
 
-inline bool is_present(const BsOperand& operand) { return operand.amax != nullptr; }
+inline bool is_present(const BsOperand& operand) { return operand.present != 0; }
 
 inline BsStatus check_operand(const char* op, const char* arg, const BsOperand& x) {
   if (x.rows < 0 || x.k < 0 || x.k % 16)
@@ -58,6 +58,11 @@ inline BsStatus check_quantize(const BsQuantizeProblem& p) {
   const bool both = is_present(p.rowwise) && is_present(p.columnwise);
   if (both && p.rowwise.scaling != p.columnwise.scaling)
     return broken_rule(op, "columnwise.scaling", "that of rowwise", p.columnwise.scaling);
+  if (both && p.rowwise.scaling == BS_SCALING_TENSOR) {
+    if (p.rowwise_amax != p.columnwise_amax) return broken_rule(op, "columnwise_amax", "rowwise_amax", 1);
+    if (p.rowwise.e4m3_max != p.columnwise.e4m3_max)
+      return broken_rule(op, "columnwise.e4m3_max", "that of rowwise", p.columnwise.e4m3_max);
+  }
   const bool row_scaled = is_present(p.rowwise) ? p.rowwise.scaling : p.columnwise.scaling;
   if (row_scaled && p.block_rows == 16) return broken_rule(op, "block_rows", "1 with row scaling", p.block_rows);
   return ok_status();
@@ -104,7 +109,8 @@ inline BsStatus check_epilogue(const BsEpilogueProblem& p) {
     BS_RETURN_IF_BROKEN(check_operand(op, "out", p.quantized));
     if (p.quantized.rows != m || p.quantized.k != n)
       return broken_rule(op, "out", "of the shape of acc", p.quantized.k);
-    if (!p.out_amax) return broken_rule(op, "out_amax", "given for an NVFP4 output", 0);
+    const bool has_amax = m > 0 || p.quantized.scaling == BS_SCALING_TENSOR;
+    if (has_amax && !p.out_amax) return broken_rule(op, "out_amax", "given for an NVFP4 output", 0);
   } else if (p.d.rows != m || p.d.cols != n) {
     return broken_rule(op, "d", "of the shape of acc", p.d.cols);
   }

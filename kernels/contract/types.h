@@ -44,6 +44,7 @@ typedef struct BsOperand {
   int32_t layout;   /* BsScaleLayout */
   int32_t scaling;  /* BsScaling */
   int32_t e4m3_max; /* 448 or 256 */
+  int32_t present;  /* 0: this operand is not wanted. Pointers cannot say so: those of an empty one are null too */
 } BsOperand;
 
 /* amax[...] = max |x| over the tensor (1 value), each row (rows values) or each column (cols values). */
@@ -53,8 +54,9 @@ typedef struct BsAmaxProblem {
   float* amax;
 } BsAmaxProblem;
 
-/* Quantize x (M, K). `rowwise` is an (M, K) operand, `columnwise` a (K, M) one; one of the two may be absent, which a
- * null amax says. The given second levels are read, |.| of them is stored in the operand; null means the maximum of x.
+/* Quantize x (M, K). `rowwise` is an (M, K) operand, `columnwise` a (K, M) one; one of the two may be absent. The
+ * given second levels are read, |.| of them is stored in the operand; null means the maximum of x. With tensor scaling
+ * both operands share one second level: the same pointer (or null) and the same e4m3_max.
  */
 typedef struct BsQuantizeProblem {
   BsMatrix x;
@@ -66,8 +68,8 @@ typedef struct BsQuantizeProblem {
 } BsQuantizeProblem;
 
 /* out (rows, k) = value of the operand, FP32 arithmetic and one rounding to out's dtype. With units != 0 the second
- * level is left out: out = val(code) * val(block scale), exact in FP32, BF16, FP16 and FP64; and a block scale 7F,
- * which is NaN, decodes to NaN, or to 0 if nan_rows is given, in which case nan_rows[r] says whether row r held one. */
+ * level is left out: out = val(code) * val(block scale), exact in FP32, BF16, FP16 and FP64. A block scale 7F, which is
+ * NaN, decodes to NaN; or to 0 if nan_rows is given, and nan_rows[r] then says whether row r held one. */
 typedef struct BsDequantizeProblem {
   BsOperand x;
   int64_t start_k, stop_k; /* columns to decode; multiples of 16; out has stop_k - start_k columns */
@@ -108,7 +110,7 @@ typedef struct BsEpilogueProblem {
   BsMatrix bias;      /* (1, n) or null data */
   int32_t activation; /* BsActivation */
   BsMatrix d;
-  BsOperand quantized;   /* amax null: absent. Layout as given */
+  BsOperand quantized;   /* layout as given */
   const float* out_amax; /* second level of `quantized` */
   int32_t return_kind;   /* BsAmaxKind: none, tensor or row */
   float* returned_amax;

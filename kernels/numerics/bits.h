@@ -13,10 +13,12 @@
 #if defined(__CUDACC__)
 #define BS_HD __host__ __device__ __forceinline__
 #define BS_HD_MEMBER __host__ __device__ __forceinline__
+#define BS_CONSTEXPR __host__ __device__ constexpr
 #else
 // static: the CPU backend compiles these headers once for each instruction set; no copy may be merged by the linker.
 #define BS_HD static inline __attribute__((always_inline))
 #define BS_HD_MEMBER inline __attribute__((always_inline))
+#define BS_CONSTEXPR constexpr
 #endif
 
 namespace blockscale {
@@ -83,7 +85,7 @@ constexpr int kFloatMantissaBits = 23;
 constexpr uint32_t kFloatBias = 127;
 
 // The bits of 2^exponent.
-constexpr uint32_t pow2_bits(int exponent) { return static_cast<uint32_t>(exponent + 127) << kFloatMantissaBits; }
+BS_CONSTEXPR uint32_t pow2_bits(int exponent) { return static_cast<uint32_t>(exponent + 127) << kFloatMantissaBits; }
 
 // |value| as an unsigned integer. Ordered as the magnitudes are, with NaN above inf above every finite value, so that
 // a maximum over these loses nothing that is not finite.

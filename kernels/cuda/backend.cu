@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA library's door: the table of functions, and whether a device can run it. Each entry checks its problem,
+// makes the device current for the call, and enqueues (ops.h).
+#include <cstdlib>
+
+#include "contract/backend.h"
+#include "contract/checks.h"
+#include "cuda/device.h"
+#include "cuda/export.h"
+#include "cuda/ops.h"
+
+#ifndef BS_CUDA_TARGETS
+#define BS_CUDA_TARGETS ""
+#endif
+
+namespace blockscale::cuda {
+namespace {
+
+// One entry of the table: `check` from contract/checks.h, `work` from ops.h. A call without a workspace has null for
+// `workspace_bytes`.
+template <class Problem, BsStatus (*check)(const Problem&), BsStatus (*work)(const Problem&, const Context&),
+          int64_t (*workspace_bytes)(const Problem&)>
+BsStatus enqueue(const char* op, const Problem* problem, const BsLaunch* where) {
+  if (!problem || !where) return failure(BS_INVALID, "%s: the problem and the launch must be non-null.", op);
+  BS_RETURN_IF_BROKEN(check(*problem));
+  if constexpr (workspace_bytes != nullptr) {
+    const int64_t needed = workspace_bytes(*problem);
+    if (needed > 0 && (!where->workspace || where->workspace_bytes < needed))
+      return failure(BS_INVALID, "%s: workspace must be at least %lld bytes; got %lld.", op,
+                     static_cast<long long>(needed),
+                     static_cast<long long>(where->workspace ? where->workspace_bytes : 0));
+  }
+  const DeviceGuard guard(where->device);
+  if (guard.error() != cudaSuccess) return cuda_failure(op, "making the device current", guard.error());
+  Context context = {op, static_cast<cudaStream_t>(where->stream), 0, where->workspace};
+  const cudaError_t error = multiprocessors(where->device, &context.multiprocessors);
+  if (error != cudaSuccess) return cuda_failure(op, "asking the device", error);
+  return work(*problem, context);
+}
+
+int64_t amax_bytes(const BsAmaxProblem* p) { return amax_workspace_bytes(*p); }
+int64_t quantize_bytes(const BsQuantizeProblem* p) { return quantize_workspace_bytes(*p); }
+int64_t epilogue_bytes(const BsEpilogueProblem* p) { return epilogue_workspace_bytes(*p); }
+
+BsStatus run_amax(const BsAmaxProblem* p, const BsLaunch* where) {
+  return enqueue<BsAmaxProblem, check_amax, amax, amax_workspace_bytes>("amax", p, where);
+}
+BsStatus run_quantize(const BsQuantizeProblem* p, const BsLaunch* where) {
+  return enqueue<BsQuantizeProblem, check_quantize, quantize, quantize_workspace_bytes>("quantize", p, where);
+}
+BsStatus run_dequantize(const BsDequantizeProblem* p, const BsLaunch* where) {
+  return enqueue<BsDequantizeProblem, check_dequantize, dequantize, nullptr>("dequantize", p, where);
+}
+BsStatus run_transpose(const BsTransposeProblem* p, const BsLaunch* where) {
+  return enqueue<BsTransposeProblem, check_transpose, transpose, nullptr>("transpose", p, where);
+}
+BsStatus run_relayout(const BsRelayoutProblem* p, const BsLaunch* where) {
+  return enqueue<BsRelayoutProblem, check_relayout, relayout, nullptr>("relayout", p, where);
+}
+BsStatus run_epilogue(const BsEpilogueProblem* p, const BsLaunch* where) {
+  return enqueue<BsEpilogueProblem, check_epilogue, epilogue, epilogue_workspace_bytes>("gemm", p, where);
+}
+
+constexpr BsBackend kBackend = {
+    BLOCKSCALE_ABI_VERSION, "cuda",         amax_bytes,    quantize_bytes, epilogue_bytes, run_amax,
+    run_quantize,           run_dequantize, run_transpose, run_relayout,   nullptr,        run_epilogue,
+};
+
+// Whether code for `target` ("90a", "100f", "120") runs on a device of compute capability major.minor: an `a` target on
+// that one alone, others on later ones of the same major too.
+bool runs_on(const char* target, char** end, int major, int minor) {
+  const long number = std::strtol(target, end, 10);
+  const bool same_major = number / 10 == major;
+  return **end == 'a' ? same_major && number % 10 == minor : same_major && number % 10 <= minor;
+}
+
+bool built_for(int major, int minor) {
+  for (const char* target = BS_CUDA_TARGETS; *target;) {
+    char* end = nullptr;
+    if (runs_on(target, &end, major, minor)) return true;
+    while (*end && *end != ';') ++end;
+    target = *end ? end + 1 : end;
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace blockscale::cuda
+
+extern "C" BLOCKSCALE_EXPORT const BsBackend* blockscale_cuda_backend(void) { return &blockscale::cuda::kBackend; }
+
+extern "C" BLOCKSCALE_EXPORT const char* blockscale_cuda_targets(void) { return BS_CUDA_TARGETS; }
+
+// Asks attributes only, so that no context is made on a device that will not be used.
+extern "C" BLOCKSCALE_EXPORT BsStatus blockscale_cuda_probe(int32_t device) {
+  using namespace blockscale;
+  int devices = 0, major = 0, minor = 0;
+  cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && (device < 0 || device >= devices))
+    return failure(BS_INVALID, "cuda: device must be in 0..%d; got %d.", devices - 1, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return failure(BS_NOT_OFFERED, "cuda: no usable GPU or driver: %s (%s).", cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+  }
+  if (!cuda::built_for(major, minor))
+    return failure(BS_NOT_OFFERED, "cuda: device %d has compute capability %d.%d; this library is built for %s.",
+                   device, major, minor, BS_CUDA_TARGETS);
+  return ok_status();
+}

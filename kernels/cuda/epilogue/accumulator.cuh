@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// An FP32 accumulator to t, eight columns at a time: the lines of docs/numerics.md section 11.2 up to the activation.
+// Both outputs start here. The arithmetic is numerics/epilogue.h; this adds loads and the order of the optional lines.
+#pragma once
+#include "contract/types.h"
+#include "cuda/load.cuh"
+#include "numerics/epilogue.h"
+
+namespace blockscale::cuda {
+
+constexpr int kRun = 8;  // columns
+
+// A float matrix of any input dtype.
+struct MatrixView {
+  const void* data;
+  int64_t row_stride;
+  int32_t dtype;
+  bool vector;  // rows start on 16 bytes
+
+  static MatrixView make(const BsMatrix& x) { return {x.data, x.row_stride, x.dtype, has_vector_rows(x)}; }
+};
+
+struct AccumulatorParams {
+  MatrixView acc, c, bias;
+  int64_t m, n;
+  const uint8_t* a_nan_rows;
+  const uint8_t* b_nan_rows;
+  const float* a_amax;  // null: no a_dec line
+  const float* b_amax;
+  const float* alpha_pointer;
+  float alpha, beta;
+  int32_t a_e4m3_max, b_e4m3_max, activation;
+  bool a_per_row, b_per_row, acc_empty;
+
+  static AccumulatorParams make(const BsEpilogueProblem& p) {
+    AccumulatorParams params = {};
+    params.acc = MatrixView::make(p.acc);
+    params.c = MatrixView::make(p.c);
+    params.bias = MatrixView::make(p.bias);
+    params.m = p.acc.rows;
+    params.n = p.acc.cols;
+    params.a_nan_rows = p.a_nan_rows;
+    params.b_nan_rows = p.b_nan_rows;
+    params.a_amax = p.a_amax;
+    params.b_amax = p.b_amax;
+    params.alpha_pointer = p.alpha_pointer;
+    params.alpha = p.alpha;
+    params.beta = p.beta;
+    params.a_e4m3_max = p.a_e4m3_max;
+    params.b_e4m3_max = p.b_e4m3_max;
+    params.activation = p.activation;
+    params.a_per_row = p.a_scaling == BS_SCALING_ROW;
+    params.b_per_row = p.b_scaling == BS_SCALING_ROW;
+    params.acc_empty = p.acc_empty != 0;
+    return params;
+  }
+};
+
+// Plain loads, not through the read-only path: C may be the output itself.
+template <class Tag>
+__device__ __forceinline__ void load_run_of(const MatrixView& x, int64_t row, int64_t col, int count,
+                                            float (&values)[kRun]) {
+  using Element = typename Tag::Element;
+  constexpr int kVector = 16 / sizeof(Element);
+  const Element* from = static_cast<const Element*>(x.data) + row * x.row_stride + col;
+  if (x.vector && count == kRun) {
+#pragma unroll
+    for (int i = 0; i < kRun; i += kVector) {
+      const uint4 four = *reinterpret_cast<const uint4*>(from + i);
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if constexpr (kIsF32<Tag>)
+          values[i + j] = float_of(words[j]);
+        else
+          values[i + j] = widen<Tag>(static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16)));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) values[i] = i < count ? widen<Tag>(from[i]) : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void load_run(const MatrixView& x, int64_t row, int64_t col, int count,
+                                         float (&values)[kRun]) {
+  if (x.dtype == BS_F32) return load_run_of<F32>(x, row, col, count, values);
+  if (x.dtype == BS_BF16) return load_run_of<Bf16>(x, row, col, count, values);
+  load_run_of<F16>(x, row, col, count, values);
+}
+
+// Activations that need FP64, one copy a kernel: they cost far more than a call.
+inline __device__ __noinline__ float smooth_activation(int32_t activation, float t) {
+  if (activation == BS_SILU) return silu(t);
+  if (activation == BS_GELU) return gelu(t);
+  return gelu_tanh(t);
+}
+
+__device__ __forceinline__ float read_alpha(const AccumulatorParams& p) {
+  return p.alpha_pointer ? *p.alpha_pointer : p.alpha;
+}
+
+// t of columns col .. col + count of a row; the others are 0. kSmooth: the activation may be one of
+// smooth_activation's.
+template <bool kSmooth>
+__device__ __forceinline__ void finish_accumulators(const AccumulatorParams& p, float alpha, int64_t row, int64_t col,
+                                                    int count, float (&t)[kRun]) {
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) t[i] = 0.0f;
+  if (!p.acc_empty) {
+    // Without an a_dec line a factor of 1 is exact.
+    const float a_decode = p.a_amax ? decode_scale(p.a_amax[p.a_per_row ? row : 0], p.a_e4m3_max) : 1.0f;
+    const bool nan_row = p.a_nan_rows && p.a_nan_rows[row];
+    float b_decode = p.b_per_row ? 0.0f : decode_scale(*p.b_amax, p.b_e4m3_max);
+    load_run_of<F32>(p.acc, row, col, count, t);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      if (i >= count) continue;
+      if (p.b_per_row) b_decode = decode_scale(p.b_amax[col + i], p.b_e4m3_max);
+      if (nan_row || (p.b_nan_rows && p.b_nan_rows[col + i])) t[i] = float_of(kNanBits);
+      t[i] = apply_scales(t[i], a_decode, b_decode, alpha);
+    }
+  }
+  float other[kRun];
+  if (p.beta != 0.0f) {
+    load_run(p.c, row, col, count, other);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) t[i] = t[i] + p.beta * other[i];
+  }
+  if (p.bias.data) {
+    load_run(p.bias, 0, col, count, other);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) t[i] = t[i] + other[i];
+  }
+  if constexpr (kSmooth) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) t[i] = smooth_activation(p.activation, t[i]);
+  } else if (p.activation == BS_RELU) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) t[i] = relu(t[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRun; ++i)
+    if (i >= count) t[i] = 0.0f;
+}
+
+}  // namespace blockscale::cuda
