@@ -77,22 +77,40 @@ def check_blocks(op: str, arg: str, size: int, axis: str) -> None:
         raise value_error(op, arg, f"of {axis} a multiple of {BLOCK}", size, hint)
 
 
+_SMALLEST_NORMAL = 2.0**-126
+_SUBNORMAL_STEP = 2.0**-149
+
+
 def narrow_float(op: str, arg: str, value: float) -> float:
-    """A Python float as FP32.
+    """A Python float as FP32, whatever the thread's flush-to-zero state.
 
     Raises:
         ValueError: NaN, inf, or a value whose class changes in FP32 (finite to inf, non-zero to zero).
     """
-    value = float(value)
-    if not math.isfinite(value):
-        raise value_error(op, arg, "a finite float", value)
     try:
-        narrow: float = struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        narrow = math.inf
-    if math.isinf(narrow) or (narrow == 0.0 and value != 0.0):
+        wide = float(value)
+    except OverflowError:  # an int beyond every float
+        wide = math.inf
+    if not math.isfinite(wide):
+        raise value_error(op, arg, "a finite float", value)
+    if 0 < abs(wide) < _SMALLEST_NORMAL:
+        narrow = round(wide / _SUBNORMAL_STEP) * _SUBNORMAL_STEP  # exact in FP64; round() ties to even
+    else:
+        try:
+            narrow = struct.unpack("f", struct.pack("f", wide))[0]
+        except OverflowError:
+            narrow = math.inf
+    if math.isinf(narrow) or (narrow == 0.0 and wide != 0.0):
         raise value_error(op, arg, "representable in float32", value)
     return narrow
+
+
+def _scalar_tensor(value: float, device: torch.device) -> Tensor:
+    """A float32 tensor () of a value that float32 represents; a subnormal is written as its bits."""
+    if 0 < abs(value) < _SMALLEST_NORMAL:
+        bits = round(abs(value) / _SUBNORMAL_STEP)
+        return torch.full((), bits, dtype=torch.int32, device=device).view(torch.float32)
+    return torch.full((), value, dtype=torch.float32, device=device)
 
 
 def is_number(value: object) -> bool:
@@ -111,7 +129,7 @@ def check_second_level(op: str, arg: str, amax: object, scaling: str, rows: int,
         narrow = narrow_float(op, arg, amax)  # type: ignore[arg-type]
         if narrow < 0:
             raise value_error(op, arg, "non-negative", amax)
-        return torch.full((), narrow, dtype=torch.float32, device=device)
+        return _scalar_tensor(narrow, device)
     if not isinstance(amax, Tensor):
         raise type_error(op, arg, "a float or a float32 tensor", type(amax).__name__)
     if amax.dtype is not torch.float32:

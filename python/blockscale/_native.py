@@ -15,7 +15,7 @@ import torch
 from .errors import rule_text
 
 try:
-    from . import _C
+    from . import _C as _C  # re-exported: whoever needs it gets this explanation when it fails
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ImportError(
         f"blockscale's native module does not load: {error}. It does not depend on the torch version, so this is a "

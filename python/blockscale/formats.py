@@ -77,6 +77,8 @@ class NVFP4:
             raise value_error("NVFP4", "scaling", '"tensor" or "row"', repr(self.scaling))
         if self.block not in ((1, BLOCK), (BLOCK, BLOCK)):
             raise value_error("NVFP4", "block", "(1, 16) or (16, 16)", repr(self.block))
+        if not isinstance(self.e4m3_max, int):
+            raise type_error("NVFP4", "e4m3_max", "an int, 448 or 256", type(self.e4m3_max).__name__)
         if isinstance(self.e4m3_max, bool) or self.e4m3_max not in (448, 256):
             raise value_error("NVFP4", "e4m3_max", "448 or 256", repr(self.e4m3_max))
         if self.four_over_six not in (None, "mae", "mse"):

@@ -267,7 +267,10 @@ def _with_layout(name: str, op: NVFP4Operand, layout: ScaleLayout) -> NVFP4Opera
 
 
 def writable_rows(name: str, arg: str, out: Tensor) -> Tensor:
-    """An output (..., K) as a matrix of rows; no two elements may share memory."""
+    """An output (..., K) as a matrix of rows; no two elements may share memory, and autograd must not watch it."""
+    if out.requires_grad and torch.is_grad_enabled():
+        hint = "Write under torch.no_grad(), or into a detached tensor."
+        raise not_offered(name, arg, "free of requires_grad while grad mode is on", "requires_grad=True", hint)
     matrix = flatten_rows(name, arg, out)
     if matrix.shape[0] > 1 and matrix.stride(0) < matrix.shape[1]:
         raise value_error(name, arg, "free of overlapping rows", f"strides {out.stride()}")
@@ -312,11 +315,11 @@ _SCALING_AND_BLOCK: tuple[tuple[Scaling, tuple[int, int]], ...] = (
     ("tensor", (BLOCK, BLOCK)),
     ("row", (1, BLOCK)),
 )
-_PLAIN_FORMATS = {
-    (scaling, block, e4m3_max): NVFP4(scaling=scaling, block=block, e4m3_max=e4m3_max)
-    for scaling, block in _SCALING_AND_BLOCK
+_PLAIN_FORMATS = tuple(
+    NVFP4(scaling=scaling, block=block, e4m3_max=e4m3_max)
     for e4m3_max in (448, 256)
-}
+    for scaling, block in _SCALING_AND_BLOCK
+)
 """Formats without options, made once: making one costs more than looking it up."""
 
 
@@ -324,10 +327,10 @@ def _format_of(
     scaling: Scaling, block: tuple[int, int], e4m3_max: int, four_over_six: Literal["mae", "mse"] | None,
     rht: int | None,
 ) -> NVFP4:  # fmt: skip
-    if four_over_six is None and rht is None and isinstance(block, tuple) and not isinstance(e4m3_max, bool):
-        made = _PLAIN_FORMATS.get((scaling, block, e4m3_max))
-        if made is not None:
-            return made
+    if four_over_six is None and rht is None and isinstance(scaling, str) and type(e4m3_max) is int:
+        for made in _PLAIN_FORMATS:
+            if made.scaling == scaling and made.block == block and made.e4m3_max == e4m3_max:
+                return made
     return NVFP4(scaling=scaling, block=block, e4m3_max=e4m3_max, four_over_six=four_over_six, rht=rht)
 
 
@@ -357,6 +360,8 @@ def _reduced_over_group(name: str, matrix: Tensor, given: Tensor | None, group: 
         raise value_error(name, "amax_group", "None with scaling='row'", "a group", "A row is on one rank.")
     if given is not None:
         raise value_error(name, "amax_group", "None when amax is given", "a group")
+    if not isinstance(group, torch.distributed.ProcessGroup):
+        raise type_error(name, "amax_group", "a torch.distributed process group", type(group).__name__)
     own: Tensor = ops.amax(matrix, AMAX_CODE["tensor"])
     torch.distributed.all_reduce(own.view(torch.int32), op=torch.distributed.ReduceOp.MAX, group=group)
     return own
@@ -367,6 +372,8 @@ def _check_finite(name: str, nonfinite: str, matrix: Tensor, given: list[Tensor 
         return
     if nonfinite != "raise":
         raise value_error(name, "nonfinite", '"propagate" or "raise"', repr(nonfinite))
+    if matrix.is_meta:
+        raise not_offered(name, "nonfinite", '"propagate" on meta, which has no values', '"raise"')
     capturing = matrix.is_cuda and torch.cuda.is_current_stream_capturing()
     if torch.compiler.is_compiling() or capturing:
         raise not_offered(name, "nonfinite", '"propagate" under torch.compile and graph capture', '"raise"')

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _C
 from ._codes import DTYPE_CODE, LAYOUT_CODE
 from ._library import register_op
-from ._native import backend_of, launch_on, workspace_of
+from ._native import _C, backend_of, launch_on, workspace_of
 from .formats import ScaleLayout
 from .ops import Parts, empty_parts, matrix_of, operand_of, run_dequantize
 

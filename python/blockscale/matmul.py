@@ -97,7 +97,7 @@ def gemm(
     bias = _checked_bias(bias, n, device)
     alpha_value, alpha_tensor = _checked_alpha(alpha, device)
     c_matrix, beta_value = _checked_c(c, beta, shape, device)
-    if activation not in ACTIVATION_CODE:
+    if not (activation is None or isinstance(activation, str)) or activation not in ACTIVATION_CODE:
         raise value_error(_NAME, "activation", 'None, "relu", "silu", "gelu" or "gelu_tanh"', repr(activation))
     if return_amax not in (None, "tensor", "row"):
         raise value_error(_NAME, "return_amax", 'None, "tensor" or "row"', repr(return_amax))
@@ -148,6 +148,8 @@ def _check_second_level_of(op: NVFP4Operand, arg: str) -> None:
     amax = op.amax
     if not isinstance(amax, Tensor):
         raise type_error(_NAME, f"{arg}.amax", "a float32 tensor", type(amax).__name__)
+    if amax.dtype is not torch.float32:
+        raise type_error(_NAME, f"{arg}.amax", "a float32 tensor", amax.dtype)
     if tuple(amax.shape) != want:
         raise value_error(_NAME, f"{arg}.amax", f"of shape {want}", tuple(amax.shape))
     check_device(_NAME, f"{arg}.amax", amax.device, op.device)
@@ -238,8 +240,6 @@ def _float_output(
     if tuple(tensor.shape) != shape:
         raise value_error(_NAME, "out", f"of shape {shape}", tuple(tensor.shape))
     check_device(_NAME, "out", tensor.device, shared[6].device)
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        raise not_offered(_NAME, "out", "free of requires_grad", "requires_grad=True")
     return tensor, gemm_ops.gemm_out(*shared, writable_rows(_NAME, "out", tensor))
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import _C
 from ._codes import DTYPE_CODE, LAYOUT_CODE, LAYOUTS, SCALING_CODE
 from ._library import register_op
-from ._native import backend_of, launch_on, workspace_of
+from ._native import _C, backend_of, launch_on, workspace_of
 from .formats import ScaleLayout
 
 Parts = tuple[Tensor, Tensor, Tensor]

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`blockscale check`: this installation against `blockscale.reference`, on random data, in a second or two.
+
+Casts and everything that a CPU computes are compared byte for byte. A GEMM on a GPU is compared byte for byte on
+operands whose sums FP32 holds exactly, and within the bound of numerics, section 11.1, on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import evidence, functional, matmul, reference
+from .formats import NVFP4, ScaleLayout
+from .operand import NVFP4Operand
+
+Found = str | None
+"""What is wrong; None if nothing is."""
+
+_CASTS: tuple[dict[str, Any], ...] = (
+    {"scaling": "tensor"},
+    {"scaling": "row"},
+    {"scaling": "tensor", "block": (16, 16)},
+    {"scaling": "tensor", "e4m3_max": 256},
+    {"scaling": "row", "orientation": "columnwise"},
+    {"scaling": "tensor", "layout": ScaleLayout.SWIZZLED_128X4},
+)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ROWS, _K, _N = 144, 208, 80
+"""Sizes that no tile of a kernel divides."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        operation: a key of `evidence.OPERATIONS`.
+        what: what was compared.
+        found: None, or the first difference.
+        grade: how far the path is proven, from the table.
+    """
+
+    operation: str
+    what: str
+    found: Found
+    grade: str
+
+
+def run_checks(device: torch.device, target: str, seed: int = 0) -> Iterator[Check]:
+    """Runs every check on a device, one after another.
+
+    Args:
+        device: "cpu", or a CUDA device that is usable.
+        target: its key in `evidence.TARGETS`.
+        seed: of the random data.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(_ROWS, _K, generator=generator) * torch.exp(2 * torch.randn(_ROWS, 1, generator=generator))
+    weight = torch.randn(_N, _K, generator=generator)
+    bias = torch.randn(_N, generator=generator)
+
+    def check(operation: str, what: str, compare: Callable[[], Found]) -> Check:
+        try:
+            found = compare()
+        except (RuntimeError, TypeError, ValueError) as error:
+            found = f"{type(error).__name__}: {error}"
+        return Check(operation, what, found, evidence.grade_of(operation, target).value)
+
+    yield check("amax", "tensor, row and column, 3 dtypes, bytes", lambda: _compare_amax(x, device))
+    for options in _CASTS:
+        text = ", ".join(f"{key}={getattr(value, 'name', value)}" for key, value in options.items())
+        yield check("quantize", f"{text}, 3 dtypes, bytes", lambda options=options: _compare_cast(x, device, options))  # type: ignore[misc]
+    yield check("quantize_both", "block=(16, 16), bytes", lambda: _compare_both(x, device))
+    yield check("dequantize", "tensor and row, 3 dtypes, bytes", lambda: _compare_dequantize(x, device))
+    yield check("transpose", "FP4 to FP4, bytes", lambda: _compare_transpose(x, device))
+    yield check("swizzle_scales, unswizzle_scales", "there and back, bytes", lambda: _compare_swizzle(x, device))
+    exact, exact_weight = _exact_operand(_ROWS, _K, generator), _exact_operand(_N, _K, generator)
+    yield check("gemm", "exact sums, bias, bytes", lambda: _compare_gemm(exact, exact_weight, bias, device))
+    a, b = functional.quantize(x, scaling="row"), functional.quantize(weight, block=(16, 16))
+    if device.type == "cpu":
+        yield check("gemm", "random data, bias, bytes", lambda: _compare_gemm(a, b, bias, device))
+    else:
+        yield check("gemm", "random data, within K * 2^-24 * sum|ab|", lambda: _compare_bounded(a, b, device))
+    yield check(
+        "gemm with NVFP4 output", "exact sums, bytes", lambda: _compare_nvfp4_gemm(exact, exact_weight, bias, device)
+    )
+    dense = functional.dequantize(exact, torch.bfloat16)
+    what = "BF16 activations, exact sums, bytes"
+    yield check("gemm of BF16 or FP16 activations", what, lambda: _compare_half(dense, exact_weight, bias, device))
+
+
+def _exact_operand(rows: int, k: int, generator: torch.Generator) -> NVFP4Operand:
+    """Codes on a sparse grid with block scales that are powers of two: every sum of products is exact in FP32."""
+    codes = torch.randint(0, 16, (rows, k), generator=generator, dtype=torch.uint8)
+    codes = codes * (torch.rand(rows, k, generator=generator) > 0.75)
+    qdata = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    exponents = torch.randint(-2, 3, (rows, k // 16), generator=generator)
+    scales = torch.exp2(exponents.float()).to(torch.float8_e4m3fn)
+    return NVFP4Operand(qdata.contiguous(), scales, torch.tensor(2688.0), (rows, k))
+
+
+def _difference(got: Tensor, want: Tensor, what: str) -> Found:
+    """The first element whose bits differ, any NaN being equal to any NaN."""
+    got, want = got.detach().cpu(), want.detach().cpu()
+    if got.shape != want.shape or got.dtype is not want.dtype:
+        return f"{what}: {got.dtype} {tuple(got.shape)} where {want.dtype} {tuple(want.shape)} is right"
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[want.element_size()]
+    differs = got.reshape(-1).view(bits) != want.reshape(-1).view(bits)
+    if want.dtype.is_floating_point:
+        differs &= ~(got.reshape(-1).isnan() & want.reshape(-1).isnan())
+    count = int(differs.sum())
+    if count == 0:
+        return None
+    first = int(differs.to(torch.uint8).argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), want.shape))
+    values = f"{got[index].item()} where {want[index].item()} is right"
+    return f"{what}: {count} of {want.numel()} elements differ, the first at {index}: {values}"
+
+
+def _operand_difference(got: NVFP4Operand, want: NVFP4Operand) -> Found:
+    fields = ("shape", "layout", "format", "orientation")
+    for name in fields:
+        if getattr(got, name) != getattr(want, name):
+            return f"{name}: {getattr(got, name)} where {getattr(want, name)} is right"
+    return (
+        _difference(got.amax, want.amax, "amax")
+        or _difference(got.block_scale.view(torch.uint8), want.block_scale.view(torch.uint8), "block_scale")
+        or _difference(got.qdata, want.qdata, "qdata")
+    )
+
+
+def _first(found: Iterator[Found]) -> Found:
+    return next((text for text in found if text is not None), None)
+
+
+def _compare_amax(x: Tensor, device: torch.device) -> Found:
+    return _first(
+        _difference(functional.amax(x.to(dtype).to(device), kind), reference.amax(x.to(dtype), kind), f"{kind} {dtype}")
+        for kind in ("tensor", "row", "column")
+        for dtype in _DTYPES
+    )
+
+
+def _compare_cast(x: Tensor, device: torch.device, options: dict[str, Any]) -> Found:
+    return _first(
+        _operand_difference(
+            functional.quantize(x.to(dtype).to(device), **options), reference.quantize(x.to(dtype), **options)
+        )
+        for dtype in _DTYPES
+    )
+
+
+def _compare_both(x: Tensor, device: torch.device) -> Found:
+    got = functional.quantize_both(x.to(device), block=(16, 16))
+    want = reference.quantize_both(x, block=(16, 16))
+    return _first(_operand_difference(p, q) for p, q in zip(got, want, strict=True))
+
+
+def _compare_dequantize(x: Tensor, device: torch.device) -> Found:
+    operands = [reference.quantize(x), reference.quantize(x, scaling="row")]
+    return _first(
+        _difference(functional.dequantize(op.to(device), dtype), reference.dequantize(op, dtype), f"{dtype}")
+        for op in operands
+        for dtype in _DTYPES
+    )
+
+
+def _compare_transpose(x: Tensor, device: torch.device) -> Found:
+    op = reference.quantize(x, block=(16, 16))
+    return _operand_difference(functional.transpose(op.to(device)), reference.transpose(op))
+
+
+def _compare_swizzle(x: Tensor, device: torch.device) -> Found:
+    op = reference.quantize(x)
+    swizzled = functional.swizzle_scales(op.to(device))
+    return _operand_difference(swizzled, reference.swizzle_scales(op)) or _operand_difference(
+        functional.unswizzle_scales(swizzled), op
+    )
+
+
+def _compare_gemm(a: NVFP4Operand, b: NVFP4Operand, bias: Tensor, device: torch.device) -> Found:
+    return _first(
+        _difference(
+            matmul.gemm(a.to(device), b.to(device), bias=bias.to(device), out_dtype=dtype),
+            _tensor(reference.gemm(a, b, bias=bias, out_dtype=dtype)),
+            f"{dtype}",
+        )
+        for dtype in _DTYPES
+    )
+
+
+def _compare_bounded(a: NVFP4Operand, b: NVFP4Operand, device: torch.device) -> Found:
+    got = matmul.gemm(a.to(device), b.to(device), out_dtype=torch.float32).cpu()
+    want = _tensor(reference.gemm(a, b, out_dtype=torch.float32))
+    positive = [replace(op, qdata=op.qdata & 0x77) for op in (a, b)]
+    sum_of_magnitudes = _tensor(reference.gemm(*positive, out_dtype=torch.float32))
+    # K * 2^-24 for the sum, and four roundings of 2^-24: the exact sum's own, and two products on either side.
+    bound = a.k * 2.0**-24 * sum_of_magnitudes + 4 * 2.0**-24 * want.abs()
+    error = (got - want).abs()
+    worst = int((error / bound.clamp_min(1e-38)).argmax())
+    if bool((error <= bound).all()):
+        return None
+    index = divmod(worst, want.shape[1])
+    return f"{float(got[index])} at {index} where {float(want[index])} +- {float(bound[index])} is right"
+
+
+def _compare_nvfp4_gemm(a: NVFP4Operand, b: NVFP4Operand, bias: Tensor, device: torch.device) -> Found:
+    options: dict[str, Any] = {"out_format": NVFP4(), "out_amax": 100.0}
+    got = matmul.gemm(a.to(device), b.to(device), bias=bias.to(device), **options)
+    want = reference.gemm(a, b, bias=bias, **options)
+    if not isinstance(want, NVFP4Operand):
+        return "the reference gave no operand"
+    return _operand_difference(got, want)
+
+
+def _compare_half(a: Tensor, b: NVFP4Operand, bias: Tensor, device: torch.device) -> Found:
+    got = matmul.gemm(a.to(device), b.to(device), bias=bias.to(device))
+    return _difference(got, _tensor(reference.gemm(a, b, bias=bias)), "bfloat16")
+
+
+def _tensor(result: Any) -> Tensor:
+    """The float result of a reference GEMM."""
+    if not isinstance(result, Tensor):
+        raise TypeError(f"a tensor was expected, not {type(result).__name__}")
+    return result
