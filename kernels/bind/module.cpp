@@ -174,6 +174,9 @@ PYBIND11_MODULE(_C, m) {
            }),
            arg("source").noconvert(), arg("target").noconvert(), arg("rows").noconvert(), arg("k").noconvert(),
            arg("source_layout").noconvert(), arg("target_layout").noconvert());
+  py::class_<BsWidenProblem>(m, "WidenProblem")
+      .def(py::init([](const BsMatrix& x, const BsMatrix& out) { return BsWidenProblem{x, out}; }),
+           arg("x").noconvert(), arg("out").noconvert());
   py::class_<BsAccumulateProblem>(m, "AccumulateProblem")
       .def(py::init([](Address products, Address sums, int64_t count) {
              return BsAccumulateProblem{pointer<const double>(products), pointer<int64_t>(sums), count};
@@ -219,6 +222,9 @@ PYBIND11_MODULE(_C, m) {
       .def(
           "relayout",
           [](const Backend& b, const BsRelayoutProblem& p, const BsLaunch& l) { run(b.table->relayout, p, l); },
+          arg("problem"), arg("launch"))
+      .def(
+          "widen", [](const Backend& b, const BsWidenProblem& p, const BsLaunch& l) { run(b.table->widen, p, l); },
           arg("problem"), arg("launch"))
       .def(
           "accumulate",

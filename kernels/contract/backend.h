@@ -23,6 +23,7 @@ typedef struct BsBackend {
   BsStatus (*dequantize)(const BsDequantizeProblem*, const BsLaunch*);
   BsStatus (*transpose)(const BsTransposeProblem*, const BsLaunch*);
   BsStatus (*relayout)(const BsRelayoutProblem*, const BsLaunch*);
+  BsStatus (*widen)(const BsWidenProblem*, const BsLaunch*);           /* CPU only; null on CUDA */
   BsStatus (*accumulate)(const BsAccumulateProblem*, const BsLaunch*); /* CPU only; null on CUDA */
   BsStatus (*epilogue)(const BsEpilogueProblem*, const BsLaunch*);
 } BsBackend;

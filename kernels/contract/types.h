@@ -116,6 +116,12 @@ typedef struct BsEpilogueProblem {
   float* returned_amax;
 } BsEpilogueProblem;
 
+/* out (FP64) = x (FP32, BF16 or FP16), exactly. */
+typedef struct BsWidenProblem {
+  BsMatrix x;
+  BsMatrix out;
+} BsWidenProblem;
+
 /* sums[i] += round(products[i] * 2^20): one K chunk of an exact product into 64-bit integers. */
 typedef struct BsAccumulateProblem {
   const double* products;

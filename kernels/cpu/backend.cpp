@@ -24,6 +24,7 @@ const BsBackend& backend() {
       dequantize,
       transpose,
       relayout,
+      widen,
       accumulate,
       epilogue,
   };

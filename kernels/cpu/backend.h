@@ -10,6 +10,7 @@ BsStatus quantize(const BsQuantizeProblem* problem, const BsLaunch* launch);
 BsStatus dequantize(const BsDequantizeProblem* problem, const BsLaunch* launch);
 BsStatus transpose(const BsTransposeProblem* problem, const BsLaunch* launch);
 BsStatus relayout(const BsRelayoutProblem* problem, const BsLaunch* launch);
+BsStatus widen(const BsWidenProblem* problem, const BsLaunch* launch);
 BsStatus accumulate(const BsAccumulateProblem* problem, const BsLaunch* launch);
 BsStatus epilogue(const BsEpilogueProblem* problem, const BsLaunch* launch);
 

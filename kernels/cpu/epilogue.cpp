@@ -16,13 +16,6 @@
 namespace blockscale::cpu {
 namespace {
 
-float load_as_float(const BsMatrix& x, int64_t row, int64_t col) {
-  const char* at = element_at(x, row, col);
-  if (x.dtype == BS_F32) return *reinterpret_cast<const float*>(at);
-  const uint16_t bits = *reinterpret_cast<const uint16_t*>(at);
-  return x.dtype == BS_BF16 ? widen_bf16(bits) : widen_f16(bits);
-}
-
 // Rounds once to D's dtype and returns the stored value.
 float store_float(const BsMatrix& d, int64_t row, int64_t col, float t) {
   char* at = element_at(d, row, col);

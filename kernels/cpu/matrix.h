@@ -12,6 +12,13 @@ inline char* element_at(const BsMatrix& x, int64_t row, int64_t col) {
   return static_cast<char*>(x.data) + (row * x.row_stride + col) * dtype_bytes(x.dtype);
 }
 
+inline float load_as_float(const BsMatrix& x, int64_t row, int64_t col) {
+  const char* at = element_at(x, row, col);
+  if (x.dtype == BS_F32) return *reinterpret_cast<const float*>(at);
+  const uint16_t bits = *reinterpret_cast<const uint16_t*>(at);
+  return x.dtype == BS_BF16 ? widen_bf16(bits) : widen_f16(bits);
+}
+
 inline ScaleGrid scale_grid(const BsOperand& x) { return ScaleGrid::make(x.rows, x.k, x.layout == BS_SWIZZLED_128X4); }
 
 // Zero in every byte outside (rows, k / 16). The kernels that follow write the rest.

@@ -62,8 +62,8 @@ BsStatus run_epilogue(const BsEpilogueProblem* p, const BsLaunch* where) {
 }
 
 constexpr BsBackend kBackend = {
-    BLOCKSCALE_ABI_VERSION, "cuda",         amax_bytes,    quantize_bytes, epilogue_bytes, run_amax,
-    run_quantize,           run_dequantize, run_transpose, run_relayout,   nullptr,        run_epilogue,
+    BLOCKSCALE_ABI_VERSION, "cuda",        amax_bytes,   quantize_bytes, epilogue_bytes, run_amax,     run_quantize,
+    run_dequantize,         run_transpose, run_relayout, nullptr,        nullptr,        run_epilogue,
 };
 
 // Whether code for `target` ("90a", "100f", "120") runs on a device of compute capability major.minor: an `a` target on

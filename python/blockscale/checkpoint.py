@@ -20,7 +20,7 @@ from torch import Tensor
 
 from . import ops
 from ._checks import check_layout, check_operand, check_second_level
-from ._codes import LAYOUT_CODE
+from ._codes import layout_code
 from .errors import type_error, value_error
 from .formats import BLOCK, NVFP4, Orientation, ScaleLayout
 from .operand import NVFP4Operand, check_scale_bytes
@@ -84,8 +84,8 @@ def from_parts(
     if nibble_order == "high_first":
         packed = ((packed & 0x0F) << 4) | (packed >> 4)
     if layout is ScaleLayout.SWIZZLED_128X4 and layout.shape(rows, k) != (rows, k // BLOCK):
-        linear = ops.relayout(scale_bytes, rows, k, LAYOUT_CODE[layout], LAYOUT_CODE[ScaleLayout.LINEAR])
-        scale_bytes = ops.relayout(linear, rows, k, LAYOUT_CODE[ScaleLayout.LINEAR], LAYOUT_CODE[layout])
+        linear = ops.relayout(scale_bytes, rows, k, layout_code(layout), layout_code(ScaleLayout.LINEAR))
+        scale_bytes = ops.relayout(linear, rows, k, layout_code(ScaleLayout.LINEAR), layout_code(layout))
     op = NVFP4Operand(packed, scale_bytes, second_level, logical, layout, format, orientation)
     if read_values:
         check_scale_bytes(_NAME, op.block_scale)
@@ -207,7 +207,7 @@ def _amax_of(
 
 def _check_tiles(op: NVFP4Operand) -> None:
     """With (16, 16) blocks the rows of a tile hold the same scale; `transpose` relies on it."""
-    codes = (LAYOUT_CODE[op.layout], LAYOUT_CODE[ScaleLayout.LINEAR])
+    codes = (layout_code(op.layout), layout_code(ScaleLayout.LINEAR))
     scales = op.block_scale.view(torch.uint8)
     linear = scales if codes[0] == codes[1] else ops.relayout(scales, op.rows, op.k, *codes)
     first_rows = torch.arange(op.rows, device=op.device) // BLOCK * BLOCK

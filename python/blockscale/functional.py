@@ -23,7 +23,7 @@ from ._checks import (
     check_second_level,
     flatten_rows,
 )
-from ._codes import AMAX_CODE, FLOAT_INPUTS, LAYOUT_CODE, SCALING_CODE
+from ._codes import AMAX_CODE, FLOAT_INPUTS, SCALING_CODE, layout_code
 from .errors import not_offered, type_error, value_error
 from .formats import BLOCK, NVFP4, Orientation, ScaleLayout, Scaling
 from .operand import NVFP4Operand, make_operand
@@ -102,7 +102,9 @@ def quantize(
         NotImplementedError: legal, but not offered. RuntimeError: a CUDA tensor without a usable CUDA build.
     """
     name = "quantize"
-    matrix, shape, fmt = _checked_input(name, x, scaling, block, e4m3_max, four_over_six, rht, layout, rounding, seed)
+    matrix, shape, fmt = _checked_input(
+        name, x, scaling, block, e4m3_max, four_over_six, rht, layout, rounding, seed, nonfinite
+    )
     if orientation not in ("rowwise", "columnwise"):
         raise value_error(name, "orientation", '"rowwise" or "columnwise"', repr(orientation))
     columnwise = orientation == "columnwise"
@@ -117,7 +119,7 @@ def quantize(
         check_out_operand(name, out, shape, layout, fmt, orientation, matrix.device)
     given = _reduced_over_group(name, matrix, given, amax_group, scaling)
     _check_finite(name, nonfinite, matrix, [given])
-    options = (given, SCALING_CODE[scaling], block[0], e4m3_max, LAYOUT_CODE[layout], columnwise)
+    options = (given, SCALING_CODE[scaling], block[0], e4m3_max, layout_code(layout), columnwise)
     if out is not None:
         ops.quantize_out(matrix, *options, *_tensors(out))
         return out
@@ -150,7 +152,9 @@ def quantize_both(
         (rowwise operand of shape x.shape, columnwise operand of shape (K, M)).
     """
     name = "quantize_both"
-    matrix, shape, fmt = _checked_input(name, x, scaling, block, e4m3_max, four_over_six, rht, layout, rounding, seed)
+    matrix, shape, fmt = _checked_input(
+        name, x, scaling, block, e4m3_max, four_over_six, rht, layout, rounding, seed, nonfinite
+    )
     m, k = matrix.shape
     check_blocks(name, "x", m, "M (for a columnwise operand)")
     row_amax, column_amax = _pair_of_amaxes(name, amax, scaling, m, k, matrix.device)
@@ -162,7 +166,7 @@ def quantize_both(
     if amax_group is not None:
         row_amax = column_amax = _reduced_over_group(name, matrix, row_amax, amax_group, scaling)
     _check_finite(name, nonfinite, matrix, [row_amax, column_amax])
-    options = (row_amax, column_amax, SCALING_CODE[scaling], block[0], e4m3_max, LAYOUT_CODE[layout])
+    options = (row_amax, column_amax, SCALING_CODE[scaling], block[0], e4m3_max, layout_code(layout))
     if out is not None:
         ops.quantize_both_out(matrix, *options, *_tensors(out[0]), *_tensors(out[1]))
         return out
@@ -195,7 +199,7 @@ def dequantize(op: NVFP4Operand, dtype: torch.dtype = torch.float32, out: Tensor
     op = check_operand(name, "op", op)
     if dtype not in FLOAT_INPUTS:
         raise type_error(name, "dtype", "torch.float32, torch.bfloat16 or torch.float16", dtype)
-    fields = (SCALING_CODE[op.format.scaling], op.format.e4m3_max, LAYOUT_CODE[op.layout])
+    fields = (SCALING_CODE[op.format.scaling], op.format.e4m3_max, layout_code(op.layout))
     if out is None:
         result: Tensor = ops.dequantize(*_tensors(op), *fields, dtype)
         return result.view(op.shape)
@@ -231,7 +235,7 @@ def transpose(op: NVFP4Operand, out: NVFP4Operand | None = None) -> NVFP4Operand
     check_blocks(name, "op", op.rows, "M")
     shape = (op.k, op.rows)
     orientation: Orientation = "columnwise" if op.orientation == "rowwise" else "rowwise"
-    args = (*_tensors(op), op.format.e4m3_max, LAYOUT_CODE[op.layout])
+    args = (*_tensors(op), op.format.e4m3_max, layout_code(op.layout))
     if out is not None:
         check_out_operand(name, out, shape, op.layout, op.format, orientation, op.device)
         ops.transpose_out(*args, *_tensors(out))
@@ -262,7 +266,7 @@ def _with_layout(name: str, op: NVFP4Operand, layout: ScaleLayout) -> NVFP4Opera
     op = check_operand(name, "op", op)
     if op.layout is layout:
         return op
-    scales = ops.relayout(op.block_scale.view(torch.uint8), op.rows, op.k, LAYOUT_CODE[op.layout], LAYOUT_CODE[layout])
+    scales = ops.relayout(op.block_scale.view(torch.uint8), op.rows, op.k, layout_code(op.layout), layout_code(layout))
     return make_operand(op.qdata, scales.view(_E4M3), op.amax, op.shape, layout, op.format, op.orientation)
 
 
@@ -288,6 +292,7 @@ def _tensors(op: NVFP4Operand) -> tuple[Tensor, Tensor, Tensor]:
 def _checked_input(
     name: str, x: Tensor, scaling: Scaling, block: tuple[int, int], e4m3_max: int,
     four_over_six: Literal["mae", "mse"] | None, rht: int | None, layout: ScaleLayout, rounding: str, seed: int | None,
+    nonfinite: str,
 ) -> tuple[Tensor, tuple[int, ...], NVFP4]:  # fmt: skip
     """The checks that quantize and quantize_both share: (matrix, logical shape, format)."""
     x = check_float_tensor(name, "x", x)
@@ -299,6 +304,8 @@ def _checked_input(
         if block != (1, BLOCK) or four_over_six is not None:
             raise value_error(name, "rounding", '"nearest" with (16, 16) blocks or four_over_six', '"stochastic"')
         raise not_offered(name, "rounding", f'"nearest" on {x.device} in this version', '"stochastic"')
+    if nonfinite not in ("propagate", "raise"):
+        raise value_error(name, "nonfinite", '"propagate" or "raise"', repr(nonfinite))
     if seed is not None:
         raise value_error(name, "seed", 'None with rounding="nearest"', seed)
     if four_over_six is not None:
@@ -370,8 +377,6 @@ def _reduced_over_group(name: str, matrix: Tensor, given: Tensor | None, group: 
 def _check_finite(name: str, nonfinite: str, matrix: Tensor, given: list[Tensor | None]) -> None:
     if nonfinite == "propagate":
         return
-    if nonfinite != "raise":
-        raise value_error(name, "nonfinite", '"propagate" or "raise"', repr(nonfinite))
     if matrix.is_meta:
         raise not_offered(name, "nonfinite", '"propagate" on meta, which has no values', '"raise"')
     capturing = matrix.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._codes import DTYPE_CODE, LAYOUT_CODE
+from ._codes import DTYPE_CODE, layout_code
 from ._library import register_op
 from ._native import _C, backend_of, launch_on, workspace_of
 from .formats import ScaleLayout
@@ -26,7 +26,7 @@ from .ops import Parts, empty_parts, matrix_of, operand_of, run_dequantize
 EXACT_CHUNK = 1024
 """K elements whose exact FP64 products sum exactly: 2^10 terms below 2^23, in units of 2^-20, fill 53 bits."""
 
-SWIZZLED = LAYOUT_CODE[ScaleLayout.SWIZZLED_128X4]
+SWIZZLED = layout_code(ScaleLayout.SWIZZLED_128X4)
 
 
 class Problem(NamedTuple):
@@ -91,6 +91,14 @@ def _decode_units(
     return out
 
 
+def _widened(x: Tensor) -> Tensor:
+    """A matrix as FP64, exactly; torch's own conversion drops subnormals where the thread flushes them."""
+    out = x.new_empty(x.shape, dtype=torch.float64)
+    problem = _C.WidenProblem(matrix_of(x), matrix_of(out))
+    backend_of("gemm", x.device).widen(problem, launch_on(x.device))
+    return out
+
+
 def _accumulate_exact(p: Problem, a: Parts, b: Parts) -> Accumulator:
     """The exact sum of products on the CPU. Rows that hold a scale byte 7F are set apart: NaN is no integer."""
     a_nan = p.a_qdata.new_zeros(p.m)
@@ -117,7 +125,7 @@ def _accumulate(p: Problem) -> Accumulator:
         a_plain = p.a_qdata
         if on_cpu:
             b_units = _decode_units(b, p.b_layout, 0, p.k, torch.float64, None)
-            return Accumulator(values=torch.mm(a_plain.double(), b_units.t()))
+            return Accumulator(values=torch.mm(_widened(a_plain), b_units.t()))
         b_units = _decode_units(b, p.b_layout, 0, p.k, a_plain.dtype, None)
         return Accumulator(values=torch.mm(a_plain, b_units.t(), out_dtype=torch.float32))
     a: Parts = (p.a_qdata, p.a_scale, p.a_amax)

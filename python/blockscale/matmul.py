@@ -20,7 +20,7 @@ from ._checks import (
     is_number,
     narrow_float,
 )
-from ._codes import ACTIVATION_CODE, AMAX_CODE, FLOAT_INPUTS, LAYOUT_CODE, SCALING_CODE
+from ._codes import ACTIVATION_CODE, AMAX_CODE, FLOAT_INPUTS, SCALING_CODE, layout_code
 from .errors import not_offered, type_error, value_error
 from .formats import NVFP4, ScaleLayout
 from .functional import writable_rows
@@ -76,8 +76,8 @@ def gemm(
 
     Raises:
         TypeError: a wrong type or dtype. ValueError: shapes, devices, strides or values that break a rule; a
-            columnwise `a` with a rowwise `b`. NotImplementedError: legal, but not offered; a bias, c or alpha that
-            requires grad while grad mode is on.
+            columnwise `a` with a rowwise `b`. NotImplementedError: legal, but not offered; a plain a, bias, c
+            or alpha that requires grad while grad mode is on.
     """
     a_args, a_shape, m, k = _checked_a(a)
     b = check_operand(_NAME, "b", b)
@@ -93,7 +93,7 @@ def gemm(
         raise not_offered(_NAME, "config", "None in this version", repr(config))
     n = b.rows
     shape = (*a_shape[:-1], n)
-    _check_no_grad(bias, c, alpha)
+    _check_no_grad(a=a, bias=bias, c=c, alpha=alpha)
     bias = _checked_bias(bias, n, device)
     alpha_value, alpha_tensor = _checked_alpha(alpha, device)
     c_matrix, beta_value = _checked_c(c, beta, shape, device)
@@ -124,7 +124,7 @@ def gemm(
 
 def _operand_args(op: NVFP4Operand) -> tuple[Any, ...]:
     scales = op.block_scale.view(torch.uint8)
-    return op.qdata, scales, op.amax, SCALING_CODE[op.format.scaling], op.format.e4m3_max, LAYOUT_CODE[op.layout]
+    return op.qdata, scales, op.amax, SCALING_CODE[op.format.scaling], op.format.e4m3_max, layout_code(op.layout)
 
 
 def _checked_a(a: object) -> tuple[tuple[Any, ...], tuple[int, ...], int, int]:
@@ -168,10 +168,10 @@ def _check_pair(a: NVFP4Operand, b: NVFP4Operand) -> None:
         raise value_error(_NAME, "a", "rowwise when b is rowwise", "a columnwise operand", hint)
 
 
-def _check_no_grad(bias: object, c: object, alpha: object) -> None:
+def _check_no_grad(**tensors: object) -> None:
     if not torch.is_grad_enabled():
         return
-    for arg, tensor in (("bias", bias), ("c", c), ("alpha", alpha)):
+    for arg, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             hint = "gemm has no backward: call it under torch.no_grad(), inside an autograd.Function, or use nn.Linear."
             raise not_offered(_NAME, arg, "free of requires_grad while grad mode is on", "requires_grad=True", hint)
@@ -258,7 +258,7 @@ def _nvfp4_output(
         raise value_error(_NAME, "out_amax", "given with out_format", None, "Use return_amax of the last step.")
     second = check_second_level(_NAME, "out_amax", out_amax, fmt.scaling, m, device)
     layout = ScaleLayout.SWIZZLED_128X4
-    options = (second, SCALING_CODE[fmt.scaling], fmt.e4m3_max, LAYOUT_CODE[layout])
+    options = (second, SCALING_CODE[fmt.scaling], fmt.e4m3_max, layout_code(layout))
     if out is not None:
         operand = check_out_operand(_NAME, out, shape, layout, fmt, "rowwise", device)
         parts = (operand.qdata, operand.block_scale.view(torch.uint8), operand.amax)

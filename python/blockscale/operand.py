@@ -83,9 +83,6 @@ class NVFP4Operand:
             f"orientation={self.orientation!r}, device={str(self.device)!r})"
         )
 
-    def __len__(self) -> int:
-        return self.rows
-
     def to(self, device: torch.device | str) -> NVFP4Operand:
         """The same bytes on another device."""
         return self._with_tensors(self.qdata.to(device), self.block_scale.to(device), self.amax.to(device))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._codes import DTYPE_CODE, LAYOUT_CODE, LAYOUTS, SCALING_CODE
+from ._codes import DTYPE_CODE, LAYOUTS, SCALING_CODE, layout_code
 from ._library import register_op
 from ._native import _C, backend_of, launch_on, workspace_of
 from .formats import ScaleLayout
@@ -20,7 +20,7 @@ Parts = tuple[Tensor, Tensor, Tensor]
 """qdata (rows, K/2) uint8, block scales as bytes in their layout, amax float32."""
 
 ROW = SCALING_CODE["row"]
-LINEAR = LAYOUT_CODE[ScaleLayout.LINEAR]
+LINEAR = layout_code(ScaleLayout.LINEAR)
 
 
 def matrix_of(x: Tensor) -> _C.Matrix:
