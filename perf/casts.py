@@ -169,7 +169,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    default = "8192x8192,16384x4096,4096x14336,128x8192" if options.device == "cuda" else "4096x4096"
+    default = "8192x8192,16384x4096,4096x14336,128x8192" if options.device == "cuda" else "8192x8192"
     shapes = [tuple(int(size) for size in shape.split("x")) for shape in (options.shapes or default).split(",")]
     facts = environment(options.device)
     rows: list[dict[str, Any]] = []

@@ -46,7 +46,9 @@ fi
 "$python" - "$work" "$summary" <<'PYTHON'
 """The logs of the steps as one JSON summary."""
 
+import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -67,8 +69,10 @@ def output(*command):
 
 def versions():
     dirty = output("git", "status", "--porcelain")
-    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "git": output("git", "rev-parse", "HEAD")}
-    facts["dirty"] = None if dirty is None else bool(dirty)
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": datetime.date.today().isoformat()}
+    # GIT_SHA names the commit where a copy of the tree without its history is tested.
+    facts["git"] = os.environ.get("GIT_SHA") or output("git", "rev-parse", "HEAD")
+    facts["dirty"] = False if "GIT_SHA" in os.environ else None if dirty is None else bool(dirty)
     facts["driver"] = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     if torch.cuda.is_available():
         facts["device"] = torch.cuda.get_device_name(0)

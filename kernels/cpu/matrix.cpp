@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace blockscale::cpu {
 namespace {
@@ -11,15 +12,22 @@ namespace {
 template <class Move>
 void for_each_piece(const ScaleGrid& grid, int64_t row, int64_t first_block, int64_t count, const Move& move) {
   if (!grid.swizzled) {
-    move(grid.offset(row, first_block), int64_t{0}, count);
+    move(grid.offset(row, first_block), 0, count);
     return;
   }
-  for (int64_t i = 0; i < count;) {
+  int64_t i = 0;
+  while (i < count) {
     const int64_t block = first_block + i;
     const int64_t piece = std::min<int64_t>(kAtomBlocks - block % kAtomBlocks, count - i);
+    if (piece == kAtomBlocks) break;
     move(grid.offset(row, block), i, piece);
     i += piece;
   }
+  // Whole atoms' rows: a constant size, four bytes, and a constant step.
+  for (int64_t offset = grid.offset(row, first_block + i); i + kAtomBlocks <= count;
+       i += kAtomBlocks, offset += kAtomBytes)
+    move(offset, i, std::integral_constant<int64_t, kAtomBlocks>{});
+  if (i < count) move(grid.offset(row, first_block + i), i, count - i);
 }
 
 }  // namespace
@@ -31,14 +39,14 @@ void clear_padding(const BsOperand& x) {
 
 void store_scale_row(const BsOperand& x, const ScaleGrid& grid, int64_t row, int64_t first_block, const uint8_t* scales,
                      int64_t count) {
-  for_each_piece(grid, row, first_block, count, [&](int64_t offset, int64_t at, int64_t piece) {
+  for_each_piece(grid, row, first_block, count, [&](int64_t offset, int64_t at, auto piece) {
     std::memcpy(x.block_scale + offset, scales + at, piece);
   });
 }
 
 void load_scale_row(const BsOperand& x, const ScaleGrid& grid, int64_t row, int64_t first_block, uint8_t* scales,
                     int64_t count) {
-  for_each_piece(grid, row, first_block, count, [&](int64_t offset, int64_t at, int64_t piece) {
+  for_each_piece(grid, row, first_block, count, [&](int64_t offset, int64_t at, auto piece) {
     std::memcpy(scales + at, x.block_scale + offset, piece);
   });
 }

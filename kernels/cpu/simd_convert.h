@@ -100,11 +100,45 @@ BS_INLINE void store_u8(uint8_t* to, const u32x16& lanes) {
 #endif
 }
 
+// The low byte of each lane, as 16 bytes.
+BS_INLINE void store_low_bytes(uint8_t* to, const u32x16& lanes) {
+#if defined(__AVX512F__)
+  store_unaligned(to, _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(lanes.part[0])));
+#else
+  store_u8(to, lanes & 0xFFu);
+#endif
+}
+
 BS_INLINE void store_f64(double* to, const f32x16& lanes) {
   using Target = Narrow<double, f32x16::kPartLanes>::type;
   for (int i = 0; i < f32x16::kParts; ++i)
     store_unaligned(to + i * f32x16::kPartLanes, __builtin_convertvector(lanes.part[i], Target));
 }
+
+#if defined(__AVX512BW__)
+// The largest magnitudes of 16 consecutive blocks of 16-bit elements, by a tree that halves all blocks at once: 37
+// shuffles and maxima where one block after the other would take a hundred.
+BS_INLINE __m512i block_maxima_u16(const uint16_t* from) {
+  const __m512i mask = _mm512_set1_epi16(0x7FFF);
+  __m512i quarters[4];  // a block of each four in each 128-bit lane, eight maxima of two
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low = _mm512_and_si512(load_unaligned<__m512i>(from + 64 * i), mask);
+    const __m512i high = _mm512_and_si512(load_unaligned<__m512i>(from + 64 * i + 32), mask);
+    quarters[i] = _mm512_max_epu16(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xDD));
+  }
+  __m512i halves[2];
+  for (int i = 0; i < 2; ++i)
+    halves[i] = _mm512_max_epu16(_mm512_unpacklo_epi64(quarters[2 * i], quarters[2 * i + 1]),
+                                 _mm512_unpackhi_epi64(quarters[2 * i], quarters[2 * i + 1]));
+  const __m512 first = _mm512_castsi512_ps(halves[0]), second = _mm512_castsi512_ps(halves[1]);
+  __m512i pairs = _mm512_max_epu16(_mm512_castps_si512(_mm512_shuffle_ps(first, second, 0x88)),
+                                   _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0xDD)));
+  pairs = _mm512_max_epu16(pairs, _mm512_srli_epi32(pairs, 16));
+  // Lane 4 i + j holds block 4 j + i.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_epi32(order, _mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
+}
+#endif
 
 // Thirty-two consecutive elements, split into those of even and of odd index: a lane of both is a byte of codes.
 struct Pairs {

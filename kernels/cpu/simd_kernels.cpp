@@ -33,6 +33,7 @@ struct Bf16Source {
     return {float_of(raw << 16), float_of(raw & 0xFFFF0000u)};
   }
   static uint32_t widen_magnitude(Element magnitude) { return static_cast<uint32_t>(magnitude) << 16; }
+  static u32x16 widen_magnitudes(const u32x16& magnitudes) { return magnitudes << 16; }
 };
 struct F16Source {
   using Element = uint16_t;
@@ -43,6 +44,7 @@ struct F16Source {
     return {float_of(widen_f16_bits(raw & 0xFFFFu)), float_of(widen_f16_bits(raw >> 16))};
   }
   static uint32_t widen_magnitude(Element magnitude) { return bits_of(widen_f16(magnitude)); }
+  static u32x16 widen_magnitudes(const u32x16& magnitudes) { return widen_f16_bits(magnitudes); }
 };
 
 // Calls work(Source{}) for the source type of a dtype.
@@ -131,22 +133,36 @@ void amax_fold(const void* x, int32_t dtype, int64_t count, uint32_t* maxima) {
   });
 }
 
+// Largest magnitudes of `blocks` (1..16) consecutive blocks, one a lane; zero in the others.
+template <class Source>
+BS_INLINE u32x16 amaxes_of_blocks(const typename Source::Element* x, int blocks) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(typename Source::Element) == 2) {
+    if (blocks == 16) {
+      u32x16 maxima;
+      maxima.part[0] = reinterpret_cast<u32x16::Part>(block_maxima_u16(x));
+      return Source::widen_magnitudes(maxima);
+    }
+  }
+#endif
+  uint32_t amaxes[16] = {};
+  for (int j = 0; j < blocks; ++j) amaxes[j] = amax_of_block<Source>(x + j * kLanes);
+  return load_unaligned<u32x16>(amaxes);
+}
+
 // Two consecutive blocks: lanes 0..7 belong to the first, 8..15 to the second.
 template <class Source>
 BS_INLINE void quantize_pair(const typename Source::Element* x, float first, float second, uint8_t* qdata) {
   const f32x16 factors = two_halves(first, second);
   const Pairs pairs = Source::pairs(x);
-  const u32x16 even = e2m1_code_of_number(pairs.even * factors), odd = e2m1_code_of_number(pairs.odd * factors);
-  store_u8(qdata, even | (odd << 4));
+  store_low_bytes(qdata, e2m1_byte_of_numbers(pairs.even * factors, pairs.odd * factors));
 }
 
 // `blocks` (1..16) consecutive blocks of a row: their scales are computed as one vector.
 template <class Source>
 BS_INLINE void quantize_blocks(const typename Source::Element* x, int blocks, const f32x16& encode, uint8_t* qdata,
                                uint8_t* scales) {
-  uint32_t amaxes[16] = {};
-  for (int j = 0; j < blocks; ++j) amaxes[j] = amax_of_block<Source>(x + j * kLanes);
-  const u32x16 wide_bytes = block_scale_byte(load_unaligned<f32x16>(amaxes), encode);
+  const u32x16 wide_bytes = block_scale_byte(float_of(amaxes_of_blocks<Source>(x, blocks)), encode);
   float factors[16];
   store_unaligned(factors, element_scale(wide_bytes, encode));
   uint8_t bytes[16];

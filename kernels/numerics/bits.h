@@ -64,6 +64,8 @@ BS_HD float float_of(uint32_t bits) {
 
 BS_HD uint32_t umin(uint32_t p, uint32_t q) { return p < q ? p : q; }
 BS_HD uint32_t umax(uint32_t p, uint32_t q) { return p > q ? p : q; }
+// Bit by bit: p where the mask is one, q elsewhere.
+BS_HD uint32_t select_bits(uint32_t mask, uint32_t p, uint32_t q) { return (p & mask) | (q & ~mask); }
 BS_HD float select(bool take, float yes, float no) { return take ? yes : no; }
 BS_HD uint32_t select(bool take, uint32_t yes, uint32_t no) { return take ? yes : no; }
 

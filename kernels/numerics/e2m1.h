@@ -15,15 +15,27 @@ namespace blockscale {
 // 22 gives steps + 2 * (e + 149) = steps + 2e + 2 modulo 8; starting from 6 more steps (an even number: ties still go
 // to the even code) makes that steps + 2e modulo 8. Ten operations, the same for a float and for a vector of them.
 template <class F>
-BS_HD Uint<F> e2m1_code_of_number(F y) {
+BS_HD Uint<F> e2m1_low_bits(F y) {
   using U = Uint<F>;
   constexpr uint32_t kSix = 0x40C00000u;
-  const U bits = bits_of(y);
-  const U magnitude = umin(bits & kMagnitudeMask, splat<U>(kSix));
+  const U magnitude = umin(bits_of(y) & kMagnitudeMask, splat<U>(kSix));
   const U binade = umax(magnitude, splat<U>(pow2_bits(0))) & kInfBits;
   const U magic = binade + ((22u << kFloatMantissaBits) + 6u);
   const U sum = bits_of(float_of(magnitude) + float_of(magic));
-  return ((sum + (sum >> 22)) & 7u) | ((bits >> 28) & 8u);
+  return sum + (sum >> 22);  // the code's magnitude in the low three bits; the others hold anything
+}
+template <class F>
+BS_HD Uint<F> e2m1_code_of_number(F y) {
+  return (e2m1_low_bits(y) & 7u) | ((bits_of(y) >> 28) & 8u);
+}
+
+// Two codes as a byte, `even` in the low nibble; bits above the eighth hold anything.
+template <class F>
+BS_HD Uint<F> e2m1_byte_of_numbers(F even, F odd) {
+  using U = Uint<F>;
+  const U magnitudes = select_bits(0x07u, e2m1_low_bits(even), e2m1_low_bits(odd) << 4);
+  const U signs = select_bits(0x08u, bits_of(even) >> 28, bits_of(odd) >> 24);
+  return select_bits(0x88u, signs, magnitudes);
 }
 
 // The same, for every float: a NaN of either sign gives 7.

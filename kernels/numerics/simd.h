@@ -146,4 +146,16 @@ BS_HD u32x16 umax(const u32x16& p, const u32x16& q) {
 #endif
 }
 
+BS_HD u32x16 select_bits(uint32_t mask, const u32x16& p, const u32x16& q) {
+#if defined(__AVX512F__)
+  u32x16 result;
+  const __m512i wide = _mm512_set1_epi32(static_cast<int>(mask));
+  const auto one = reinterpret_cast<__m512i>(p.part[0]), other = reinterpret_cast<__m512i>(q.part[0]);
+  result.part[0] = reinterpret_cast<u32x16::Part>(_mm512_ternarylogic_epi32(wide, one, other, 0xCA));  // mask ? p : q
+  return result;
+#else
+  return (p & mask) | (q & ~mask);
+#endif
+}
+
 }  // namespace blockscale

@@ -33,8 +33,20 @@ class Grade(enum.Enum):
     COMPILED = "compiled only"
 
 
-RUN_ON_H200: frozenset[str] = frozenset()
-"""Operations whose tests have passed on an H200: they raise the grade of sm_90a."""
+RUN_ON_H200: frozenset[str] = frozenset(
+    {
+        "amax",
+        "quantize",
+        "quantize_both",
+        "dequantize",
+        "transpose",
+        "swizzle_scales, unswizzle_scales",
+        "gemm",
+        "gemm with NVFP4 output",
+        "gemm of BF16 or FP16 activations",
+    }
+)
+"""Operations whose tests have passed on an H200 (perf/results/gpu-suite-h200.json): they raise the grade of sm_90a."""
 
 RUN_IN_SIMULATOR: frozenset[tuple[str, str]] = frozenset()
 """(operation, target) whose compiled PTX has passed its tests in the simulator."""

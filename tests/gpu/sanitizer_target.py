@@ -27,6 +27,11 @@ CHOICES = {
 }
 
 
+# initcheck does not see what the copy engine writes, as torch's product of matrices does: every read of an accumulator
+# would be an error. The casts write with ordinary stores.
+UNSEEN = {"initcheck": "gemm"}
+
+
 def run(tool: str, device: torch.device) -> int:
     """Runs and compares; the number of operations run. AssertionError where bytes differ."""
     sizes, dtypes = CHOICES[tool]
@@ -36,6 +41,8 @@ def run(tool: str, device: torch.device) -> int:
             inputs = make_inputs(m, n, k, m + n + k, dtype)
             there = inputs.to(device)
             for name, call in operations(m).items():
+                if tool in UNSEEN and name.startswith(UNSEEN[tool]):
+                    continue
                 assert_same_results(call(there), call(inputs), f"{name}, {m} x {n} x {k}, {dtype}")
                 count += 1
     return count
