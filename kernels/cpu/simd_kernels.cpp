@@ -188,8 +188,13 @@ void quantize_row(const void* x, int32_t dtype, int64_t count, float encode, uin
     const auto* values = static_cast<const typename Source::Element*>(x);
     const f32x16 wide_encode = f32x16::of(encode);
     int64_t i = 0;
-    for (; i + kLanes * 16 <= count; i += kLanes * 16)
+    for (; i + kLanes * 16 <= count; i += kLanes * 16) {
+      // The scattered stores of swizzled scales break the hardware's prefetching of the input.
+      constexpr int64_t kBytes = kLanes * 16 * sizeof(typename Source::Element);
+      const char* ahead = reinterpret_cast<const char*>(values + i) + 4 * kBytes;
+      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
       quantize_blocks<Source>(values + i, 16, wide_encode, qdata + i / 2, scales + i / 16);
+    }
     if (i < count)
       quantize_blocks<Source>(values + i, static_cast<int>((count - i) / 16), wide_encode, qdata + i / 2,
                               scales + i / 16);
