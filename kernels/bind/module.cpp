@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bind/blockscale.h"
+#include "build_facts.h"
 #include "cpu/simd_kernels.h"
 #include "numerics/bits.h"
 

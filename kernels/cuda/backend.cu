@@ -3,15 +3,12 @@
 // makes the device current for the call, and enqueues (ops.h).
 #include <cstdlib>
 
+#include "build_facts.h"
 #include "contract/backend.h"
 #include "contract/checks.h"
 #include "cuda/device.h"
 #include "cuda/export.h"
 #include "cuda/ops.h"
-
-#ifndef BS_CUDA_TARGETS
-#define BS_CUDA_TARGETS ""
-#endif
 
 namespace blockscale::cuda {
 namespace {
@@ -75,7 +72,7 @@ bool runs_on(const char* target, char** end, int major, int minor) {
 }
 
 bool built_for(int major, int minor) {
-  for (const char* target = BS_CUDA_TARGETS; *target;) {
+  for (const char* target = BS_CUDA_ARCHS; *target;) {
     char* end = nullptr;
     if (runs_on(target, &end, major, minor)) return true;
     while (*end && *end != ';') ++end;
@@ -89,7 +86,7 @@ bool built_for(int major, int minor) {
 
 extern "C" BLOCKSCALE_EXPORT const BsBackend* blockscale_cuda_backend(void) { return &blockscale::cuda::kBackend; }
 
-extern "C" BLOCKSCALE_EXPORT const char* blockscale_cuda_targets(void) { return BS_CUDA_TARGETS; }
+extern "C" BLOCKSCALE_EXPORT const char* blockscale_cuda_targets(void) { return BS_CUDA_ARCHS; }
 
 // Asks attributes only, so that no context is made on a device that will not be used.
 extern "C" BLOCKSCALE_EXPORT BsStatus blockscale_cuda_probe(int32_t device) {
@@ -107,6 +104,6 @@ extern "C" BLOCKSCALE_EXPORT BsStatus blockscale_cuda_probe(int32_t device) {
   }
   if (!cuda::built_for(major, minor))
     return failure(BS_NOT_OFFERED, "cuda: device %d has compute capability %d.%d; this library is built for %s.",
-                   device, major, minor, BS_CUDA_TARGETS);
+                   device, major, minor, BS_CUDA_ARCHS);
   return ok_status();
 }
