@@ -60,7 +60,11 @@ class Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     # Codes
     Mutant(
-        "swapped_nibbles", SIMD, "store_u8(qdata, even | (odd << 4));", "store_u8(qdata, odd | (even << 4));", (TABLES,)
+        "swapped_nibbles",
+        SIMD,
+        "e2m1_byte_of_numbers(pairs.even * factors, pairs.odd * factors)",
+        "e2m1_byte_of_numbers(pairs.odd * factors, pairs.even * factors)",
+        (TABLES,),
     ),
     Mutant(
         "odd_nibble_of_the_transpose",
@@ -78,7 +82,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (TABLES,),
     ),
     Mutant(
-        "e2m1_drops_the_sign_of_zero", E2M1, "((bits >> 28) & 8u)", "((bits >> 28) & (magnitude >> 20) & 8u)", (TABLES,)
+        "e2m1_drops_the_sign_of_zero",
+        E2M1,
+        "select_bits(0x08u, bits_of(even) >> 28,",
+        "select_bits(0x08u, (bits_of(even) >> 28) & (bits_of(even) >> 20),",
+        (TABLES,),
     ),
     Mutant(
         "e4m3_ties_to_odd",
@@ -114,8 +122,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "true_division",
         SIMD,
-        "e2m1_code_of_number(pairs.even * factors), odd = e2m1_code_of_number(pairs.odd * factors)",
-        "e2m1_code_of_number(pairs.even / (1.0f / factors)), odd = e2m1_code_of_number(pairs.odd / (1.0f / factors))",
+        "e2m1_byte_of_numbers(pairs.even * factors, pairs.odd * factors)",
+        "e2m1_byte_of_numbers(pairs.even / (1.0f / factors), pairs.odd / (1.0f / factors))",
         (TABLES, NUMERICS),
     ),
     Mutant(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module over the C ABI: names and exceptions, nothing else. Tensors arrive as addresses; no torch header.
 // Every argument is .noconvert(): a one-element tensor passed where an address belongs is a TypeError.
+#include <build_facts.h>
 #include <pybind11/pybind11.h>
 
 #include <cmath>
@@ -8,7 +9,6 @@
 #include <string>
 
 #include "bind/blockscale.h"
-#include "build_facts.h"
 #include "cpu/simd_kernels.h"
 #include "numerics/bits.h"
 

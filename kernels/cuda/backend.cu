@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA library's door: the table of functions, and whether a device can run it. Each entry checks its problem,
 // makes the device current for the call, and enqueues (ops.h).
+#include <build_facts.h>
+
 #include <cstdlib>
 
-#include "build_facts.h"
 #include "contract/backend.h"
 #include "contract/checks.h"
 #include "cuda/device.h"
