@@ -19,6 +19,8 @@ NARROW = "kernels/numerics/narrow.h"
 EPILOGUE = "kernels/cpu/epilogue.cpp"
 OPS = "python/blockscale/gemm_ops.py"
 MATMUL = "python/blockscale/matmul.py"
+MERGE = "python/blockscale/primary.py"
+PRIMARY = "kernels/cpu/primary.cpp"
 
 TABLES = "tests/casts/test_tables.py"
 NUMERICS = "tests/casts/test_bugs_numerics.py"
@@ -32,6 +34,9 @@ PLACES = "tests/gemm/test_placement.py"
 SUMS = "tests/gemm/test_accumulator.py"
 MEMORY = "tests/gemm/test_epilogue_memory.py"
 OUTPUT = "tests/gemm/test_nvfp4_output.py"
+SHARDS = "tests/primary/test_against_reference.py"
+LISTS = "tests/primary/test_multi_tensor.py"
+ODD = "tests/primary/test_odd_offsets.py"
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "odd_nibble_of_the_transpose",
         SIMD,
-        "static_cast<uint8_t>((upper >> 4) | (lower & 0xF0))",
-        "static_cast<uint8_t>((upper & 0x0F) | (lower & 0xF0))",
+        "swap_quarters<1>(rows, 0x0F0F0F0F0F0F0F0Fu);",
+        "swap_quarters<1>(rows, 0x0F0F0F0F0F0F0F0Eu);",
         (LAYOUTS,),
     ),
     Mutant("swapped_rows_of_a_strip", SIMD, "<< (4 * r));", "<< (4 * (r ^ 1)));", ("tests/casts/test_laws.py",)),
@@ -357,6 +362,66 @@ MUTANTS: tuple[Mutant, ...] = (
         "store_float(p.d, row, col, t[col]), largest = umax(largest, magnitude_bits(t[col]));",
         (OUTPUT,),
     ),
+    # Primary weights
+    Mutant(
+        "nibble_by_the_shards_start",
+        PRIMARY,
+        "byte = static_cast<uint8_t>(i & 1 ?",
+        "byte = static_cast<uint8_t>((i - x.start) & 1 ?",
+        (ODD,),
+    ),
+    Mutant(
+        "byte_by_the_shards_start",
+        PRIMARY,
+        "item.fragment[(i >> 1) - (x.start >> 1)];",
+        "item.fragment[(i - x.start) >> 1];",
+        (ODD,),
+    ),
+    Mutant("neighbours_nibble_cleared", PRIMARY, "(byte & 0x0Fu) | code << 4", "code << 4", (ODD,)),
+    Mutant(
+        "tile_of_the_row_below",
+        PRIMARY,
+        "element_scales(item.tile_scales + (tile_row * x.k + col) / kBlock,",
+        "element_scales(item.tile_scales + (tile_row / 2 * 2 * x.k + col) / kBlock,",
+        (SHARDS,),
+    ),
+    Mutant(
+        "amax_of_a_master_not_rounded",
+        PRIMARY,
+        "const float amax = rounded(x, float_of(*std::max_element(tile, tile + kBlock)));",
+        "const float amax = float_of(*std::max_element(tile, tile + kBlock));",
+        (SHARDS,),
+    ),
+    Mutant(
+        "codes_of_a_master_not_rounded",
+        SIMD,
+        "if (round_to == BS_BF16 && dtype != BS_BF16)",
+        "if (round_to == BS_BF16 && dtype == BS_BF16)",
+        (SHARDS,),
+    ),
+    Mutant(
+        "pad_columns_of_a_row_stride",
+        PRIMARY,
+        "blocks, 0, item.row_stride - blocks);",
+        "blocks, 0, 0);",
+        (SHARDS,),
+    ),
+    Mutant(
+        "nan_under_given_scales_rounded",
+        SIMD,
+        "store_u8(qdata, e2m1_code(round(pairs.even) * factors) |",
+        "store_u8(qdata, e2m1_code_of_number(round(pairs.even) * factors) |",
+        (SHARDS,),
+    ),
+    Mutant("second_item_of_a_list", "kernels/cpu/list.h", "unit - first[i]);", "unit);", (LISTS,)),
+    Mutant(
+        "fragments_may_overlap",
+        "kernels/contract/primary_checks.h",
+        "fragment_bytes(items[before].shard) > order[i].first)",
+        "fragment_bytes(items[before].shard) > order[i].first + 1)",
+        (LISTS,),
+    ),
+    Mutant("merge_takes_whole_bytes", MERGE, "(target[0] & 0x0F) | (fragment[0] & 0xF0)", "fragment[0]", (ODD,)),
     # Environment
     Mutant(
         "subnormals_flushed_with_the_caller",

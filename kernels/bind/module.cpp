@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bind/blockscale.h"
+#include "bind/primary.h"
 #include "cpu/simd_kernels.h"
 #include "numerics/bits.h"
 
@@ -192,6 +193,8 @@ PYBIND11_MODULE(_C, m) {
            arg("bias").none(true), arg("activation").noconvert(), arg("d").none(true), arg("quantized").none(true),
            arg("out_amax").noconvert(), arg("return_kind").noconvert(), arg("returned_amax").noconvert());
 
+  blockscale::add_primary_list(m);
+
   py::class_<Backend>(m, "Backend")
       .def_property_readonly("name", [](const Backend& b) { return b.table->name; })
       .def(
@@ -234,6 +237,26 @@ PYBIND11_MODULE(_C, m) {
       .def(
           "epilogue",
           [](const Backend& b, const BsEpilogueProblem& p, const BsLaunch& l) { run(b.table->epilogue, p, l); },
+          arg("problem"), arg("launch"))
+      .def(
+          "primary_table_bytes",
+          [](const Backend& b, const blockscale::PrimaryList& list) {
+            const BsPrimaryProblem p = list.problem();
+            return b.table->primary_table_bytes(&p);
+          },
+          arg("problem"))
+      .def(
+          "pack_primary_table",
+          [](const Backend& b, const blockscale::PrimaryList& list, Address host_table) {
+            const BsPrimaryProblem p = list.problem();
+            raise_if_failed(b.table->pack_primary_table(&p, pointer<void>(host_table)));
+          },
+          arg("problem"), arg("host_table").noconvert())
+      .def(
+          "primary",
+          [](const Backend& b, const blockscale::PrimaryList& list, const BsLaunch& l) {
+            run(b.table->primary, list.problem(), l);
+          },
           arg("problem"), arg("launch"));
 
   py::class_<CudaLibrary>(m, "CudaLibrary")

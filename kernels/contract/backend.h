@@ -7,9 +7,10 @@
  */
 #ifndef BLOCKSCALE_CONTRACT_BACKEND_H_
 #define BLOCKSCALE_CONTRACT_BACKEND_H_
+#include "primary.h"
 #include "types.h"
 
-#define BLOCKSCALE_ABI_VERSION 1
+#define BLOCKSCALE_ABI_VERSION 2
 
 typedef struct BsBackend {
   int32_t abi_version;
@@ -26,6 +27,10 @@ typedef struct BsBackend {
   BsStatus (*widen)(const BsWidenProblem*, const BsLaunch*);           /* CPU only; null on CUDA */
   BsStatus (*accumulate)(const BsAccumulateProblem*, const BsLaunch*); /* CPU only; null on CUDA */
   BsStatus (*epilogue)(const BsEpilogueProblem*, const BsLaunch*);
+  /* Primary weights: primary.h. The table of a list is packed on the host, into memory of the caller's. */
+  int64_t (*primary_table_bytes)(const BsPrimaryProblem*);
+  BsStatus (*pack_primary_table)(const BsPrimaryProblem*, void* host_table);
+  BsStatus (*primary)(const BsPrimaryProblem*, const BsLaunch*);
 } BsBackend;
 
 #ifdef __cplusplus

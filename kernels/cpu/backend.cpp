@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/backend.h"
 
+#include "contract/status.h"
+
 namespace blockscale::cpu {
 namespace {
 
@@ -9,6 +11,10 @@ template <class Problem>
 int64_t no_workspace(const Problem*) {
   return 0;
 }
+
+// Nor a table: items are read where they stand.
+int64_t primary_table_bytes(const BsPrimaryProblem*) { return 0; }
+BsStatus pack_primary_table(const BsPrimaryProblem*, void*) { return ok_status(); }
 
 }  // namespace
 
@@ -27,6 +33,9 @@ const BsBackend& backend() {
       widen,
       accumulate,
       epilogue,
+      primary_table_bytes,
+      pack_primary_table,
+      primary,
   };
   return table;
 }

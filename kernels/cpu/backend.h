@@ -13,6 +13,7 @@ BsStatus relayout(const BsRelayoutProblem* problem, const BsLaunch* launch);
 BsStatus widen(const BsWidenProblem* problem, const BsLaunch* launch);
 BsStatus accumulate(const BsAccumulateProblem* problem, const BsLaunch* launch);
 BsStatus epilogue(const BsEpilogueProblem* problem, const BsLaunch* launch);
+BsStatus primary(const BsPrimaryProblem* problem, const BsLaunch* launch);
 
 const BsBackend& backend();
 

@@ -307,14 +307,77 @@ void decode_row(const uint8_t* qdata, const float* factors, int64_t count, void*
   }
 }
 
-void transpose_tile(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t out_pitch) {
-  // Two rows at a time: a byte holds columns 2j and 2j + 1, a byte of the result rows 2i and 2i + 1.
-  for (int r = 0; r < 16; r += 2)
-    for (int j = 0; j < 8; ++j) {
-      const uint8_t upper = in[r * in_pitch + j], lower = in[(r + 1) * in_pitch + j];
-      out[(2 * j) * out_pitch + r / 2] = static_cast<uint8_t>((upper & 0x0F) | (lower << 4));
-      out[(2 * j + 1) * out_pitch + r / 2] = static_cast<uint8_t>((upper >> 4) | (lower & 0xF0));
+void block_scales(const float* amaxes, int64_t count, float encode, uint8_t* scales) {
+  const f32x16 wide_encode = f32x16::of(encode);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    store_u8(scales + i, block_scale_byte(load_unaligned<f32x16>(amaxes + i), wide_encode));
+  for (; i < count; ++i) scales[i] = static_cast<uint8_t>(block_scale_byte(amaxes[i], encode));
+}
+
+void element_scales(const uint8_t* scales, int64_t count, float encode, float* factors) {
+  const f32x16 wide_encode = f32x16::of(encode);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    store_unaligned(factors + i, element_scale(load_widened(scales + i), wide_encode));
+  for (; i < count; ++i) factors[i] = element_scale<float>(scales[i], encode);
+}
+
+// Calls work(round) for the rounding of 16 lanes to a dtype.
+template <class Work>
+void with_rounding(int32_t dtype, int32_t round_to, const Work& work) {
+  if (round_to == BS_BF16 && dtype != BS_BF16)
+    return work([](const f32x16& x) { return float_of(round_to_bf16_bits(bits_of(x))); });
+  if (round_to == BS_F16 && dtype != BS_F16)
+    return work([](const f32x16& x) { return float_of(round_to_f16_bits(bits_of(x))); });
+  return work([](const f32x16& x) { return x; });
+}
+
+template <class Source, class Round>
+BS_INLINE void cast_pair(const typename Source::Element* x, float first, float second, const Round& round,
+                         uint8_t* qdata) {
+  const f32x16 factors = two_halves(first, second);
+  const Pairs pairs = Source::pairs(x);
+  store_u8(qdata, e2m1_code(round(pairs.even) * factors) | (e2m1_code(round(pairs.odd) * factors) << 4));
+}
+
+void cast_row(const void* x, int32_t dtype, int32_t round_to, int64_t count, const float* factors, uint8_t* qdata) {
+  with_source(dtype, [&](auto source) {
+    using Source = decltype(source);
+    const auto* values = static_cast<const typename Source::Element*>(x);
+    with_rounding(dtype, round_to, [&](const auto& round) {
+      int64_t i = 0;
+      for (; i + 2 * kLanes <= count; i += 2 * kLanes)
+        cast_pair<Source>(values + i, factors[i / kLanes], factors[i / kLanes + 1], round, qdata + i / 2);
+      if (i == count) return;
+      typename Source::Element last[2 * kLanes] = {};
+      std::memcpy(last, values + i, sizeof last / 2);
+      uint8_t codes[kLanes];
+      cast_pair<Source>(last, factors[i / kLanes], 0.0f, round, codes);
+      std::memcpy(qdata + i / 2, codes, 8);
+    });
+  });
+}
+
+// Swaps the off-diagonal quarters of squares of 2 * distance codes; a row of 16 codes is a word, column 0 lowest.
+template <int distance>
+BS_INLINE void swap_quarters(uint64_t (&rows)[16], uint64_t mask) {
+  for (int base = 0; base < 16; base += 2 * distance)
+    for (int i = base; i < base + distance; ++i) {
+      const uint64_t swap = ((rows[i] >> (4 * distance)) ^ rows[i + distance]) & mask;
+      rows[i + distance] ^= swap;
+      rows[i] ^= swap << (4 * distance);
     }
+}
+
+void transpose_tile(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t out_pitch) {
+  uint64_t rows[16];
+  for (int r = 0; r < 16; ++r) std::memcpy(&rows[r], in + r * in_pitch, 8);
+  swap_quarters<8>(rows, 0x00000000FFFFFFFFu);
+  swap_quarters<4>(rows, 0x0000FFFF0000FFFFu);
+  swap_quarters<2>(rows, 0x00FF00FF00FF00FFu);
+  swap_quarters<1>(rows, 0x0F0F0F0F0F0F0F0Fu);
+  for (int r = 0; r < 16; ++r) std::memcpy(out + r * out_pitch, &rows[r], 8);
 }
 
 }  // namespace
@@ -323,8 +386,9 @@ void transpose_tile(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t o
 #define BS_TABLE(isa) BS_TABLE_(isa)
 extern const SimdKernels BS_TABLE(BS_ISA);
 const SimdKernels BS_TABLE(BS_ISA) = {
-    BS_STRING(BS_ISA),    amax_run,   amax_fold,      quantize_row, quantize_strip_columnwise,
-    quantize_strip_tiles, decode_row, transpose_tile,
+    BS_STRING(BS_ISA),    amax_run,   amax_fold,    quantize_row,   quantize_strip_columnwise,
+    quantize_strip_tiles, decode_row, block_scales, element_scales, cast_row,
+    transpose_tile,
 };
 
 }  // namespace blockscale::cpu

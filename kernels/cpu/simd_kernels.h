@@ -34,6 +34,13 @@ struct SimdKernels {
   void (*quantize_strip_tiles)(const Strip& strip, int32_t dtype);
   // count values out[i] = val(code) * factors[i / 16].
   void (*decode_row)(const uint8_t* qdata, const float* factors, int64_t count, void* out, int32_t dtype);
+  // count E4M3 bytes of blocks or tiles with these maxima.
+  void (*block_scales)(const float* amaxes, int64_t count, float encode, uint8_t* scales);
+  // factors[i] = what elements are multiplied by under scale byte i.
+  void (*element_scales)(const uint8_t* scales, int64_t count, float encode, float* factors);
+  // count (a multiple of 16) elements of a row to codes, factors[i / 16] each; rounded to `round_to` before. Every NaN
+  // becomes code 7: the scales are given, and need not know of it.
+  void (*cast_row)(const void* x, int32_t dtype, int32_t round_to, int64_t count, const float* factors, uint8_t* qdata);
   // A 16 x 16 tile of codes; pitches in bytes.
   void (*transpose_tile)(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t out_pitch);
 };

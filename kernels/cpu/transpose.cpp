@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// transpose of an operand with (16, 16) blocks: nibbles and tile scales move, no value changes (section 13.1).
+// transpose of operands with (16, 16) blocks: nibbles and tile scales move, no value changes (section 13.1).
+#include "cpu/transpose.h"
+
 #include <algorithm>
 
 #include "contract/checks.h"
 #include "cpu/backend.h"
+#include "cpu/list.h"
 #include "cpu/matrix.h"
-#include "cpu/parallel.h"
 #include "cpu/simd_kernels.h"
 
 namespace blockscale::cpu {
@@ -13,32 +15,40 @@ namespace {
 
 constexpr int64_t kPatch = 128;  // rows and columns: a line of 64 bytes of codes either way
 
-void transpose_patch(const BsTransposeProblem& p, const ScaleGrid& from, const ScaleGrid& to, int64_t row,
-                     int64_t col) {
+int64_t patches_across(const BsTransposeProblem& p) { return ceil_div(p.x.k, kPatch); }
+
+void transpose_patch(const BsTransposeProblem& p, int64_t unit) {
+  const int64_t row = unit / patches_across(p) * kPatch, col = unit % patches_across(p) * kPatch;
   const int64_t last_row = std::min(row + kPatch, p.x.rows), last_col = std::min(col + kPatch, p.x.k);
   const int64_t in_pitch = p.x.k / 2, out_pitch = p.y.k / 2;
-  for (int64_t c = col; c < last_col; c += kBlock)
+  const ScaleGrid from = scale_grid(p.x), to = scale_grid(p.y);
+  for (int64_t c = col; c < last_col; c += kBlock) {
+    uint8_t scales[kPatch / kBlock];
     for (int64_t r = row; r < last_row; r += kBlock) {
       simd_kernels().transpose_tile(p.x.qdata + r * in_pitch + c / 2, in_pitch, p.y.qdata + c * out_pitch + r / 2,
                                     out_pitch);
-      const uint8_t scale = p.x.block_scale[from.offset(r, c / kBlock)];
-      for (int64_t i = 0; i < kBlock; ++i) p.y.block_scale[to.offset(c + i, r / kBlock)] = scale;
+      scales[(r - row) / kBlock] = p.x.block_scale[from.offset(r, c / kBlock)];
     }
+    for (int64_t i = 0; i < kBlock; ++i)
+      store_scale_row(p.y, to, c + i, row / kBlock, scales, (last_row - row) / kBlock);
+  }
 }
 
 }  // namespace
 
+void transpose_list(const BsTransposeProblem* items, int64_t count, int threads) {
+  for (int64_t i = 0; i < count; ++i) {
+    items[i].y.amax[0] = items[i].x.amax[0];
+    clear_padding(items[i].y);
+  }
+  for_each_unit(
+      items, count, [](const BsTransposeProblem& p) { return ceil_div(p.x.rows, kPatch) * patches_across(p); },
+      [](const BsTransposeProblem& p) { return p.x.rows * p.x.k; }, threads, transpose_patch);
+}
+
 BsStatus transpose(const BsTransposeProblem* problem, const BsLaunch* launch) {
-  const BsTransposeProblem& p = *problem;
-  BS_RETURN_IF_BROKEN(check_transpose(p));
-  const ScaleGrid from = scale_grid(p.x), to = scale_grid(p.y);
-  p.y.amax[0] = p.x.amax[0];
-  clear_padding(p.y);
-  const int64_t across = ceil_div(p.x.k, kPatch);
-  parallel_for(ceil_div(p.x.rows, kPatch) * across, kPatch * kPatch, launch->threads, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit)
-      transpose_patch(p, from, to, unit / across * kPatch, unit % across * kPatch);
-  });
+  BS_RETURN_IF_BROKEN(check_transpose(*problem));
+  transpose_list(problem, 1, launch->threads);
   return ok_status();
 }
 

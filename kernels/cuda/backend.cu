@@ -7,6 +7,7 @@
 
 #include "contract/backend.h"
 #include "contract/checks.h"
+#include "contract/primary_checks.h"
 #include "cuda/device.h"
 #include "cuda/export.h"
 #include "cuda/ops.h"
@@ -58,10 +59,22 @@ BsStatus run_relayout(const BsRelayoutProblem* p, const BsLaunch* where) {
 BsStatus run_epilogue(const BsEpilogueProblem* p, const BsLaunch* where) {
   return enqueue<BsEpilogueProblem, check_epilogue, epilogue, epilogue_workspace_bytes>("gemm", p, where);
 }
+BsStatus run_primary(const BsPrimaryProblem* p, const BsLaunch* where) {
+  constexpr const char* kNames[] = {"partial_amax", "fused_scale", "partial_cast", "transpose"};
+  const bool known = p && p->stage >= BS_PARTIAL_AMAX && p->stage <= BS_TRANSPOSE;
+  return enqueue<BsPrimaryProblem, check_primary, primary, nullptr>(known ? kNames[p->stage] : "primary", p, where);
+}
+int64_t table_bytes(const BsPrimaryProblem* p) { return primary_table_bytes(*p); }
+BsStatus pack_table(const BsPrimaryProblem* p, void* host_table) {
+  BS_RETURN_IF_BROKEN(check_primary(*p));
+  pack_primary_table(*p, host_table);
+  return ok_status();
+}
 
 constexpr BsBackend kBackend = {
-    BLOCKSCALE_ABI_VERSION, "cuda",        amax_bytes,   quantize_bytes, epilogue_bytes, run_amax,     run_quantize,
-    run_dequantize,         run_transpose, run_relayout, nullptr,        nullptr,        run_epilogue,
+    BLOCKSCALE_ABI_VERSION, "cuda",         amax_bytes,    quantize_bytes, epilogue_bytes, run_amax,
+    run_quantize,           run_dequantize, run_transpose, run_relayout,   nullptr,        nullptr,
+    run_epilogue,           table_bytes,    pack_table,    run_primary,
 };
 
 // Whether code for `target` ("90a", "100f", "120") runs on a device of compute capability major.minor: an `a` target on

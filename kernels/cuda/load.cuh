@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen consecutive elements, one block of NVFP4, as they stand in memory: loaded, widened, and their largest
+// Consecutive elements, sixteen for a block of NVFP4, as they stand in memory: loaded, widened, and their largest
 // magnitude and signs taken without widening.
 #pragma once
 #include <cuda_fp16.h>
@@ -76,9 +76,9 @@ __device__ __forceinline__ uint32_t largest_of_packed(uint32_t word) {
     return magnitude_bits(widen<Tag>(static_cast<uint16_t>(umax(word & 0xFFFFu, word >> 16))));
 }
 
-template <class Tag>
-struct Raw16 {
-  static constexpr int kWords = 4 * sizeof(typename Tag::Element);
+template <class Tag, int kCount>
+struct RawRun {
+  static constexpr int kWords = kCount * static_cast<int>(sizeof(typename Tag::Element)) / 4;
   uint32_t word[kWords];
 
   __device__ __forceinline__ void clear() {
@@ -86,7 +86,7 @@ struct Raw16 {
     for (int i = 0; i < kWords; ++i) word[i] = 0;
   }
 
-  // `vector` (the same in the whole grid): the sixteen elements start on 16 bytes.
+  // `vector` (the same in the whole grid): the elements start on 16 bytes.
   __device__ __forceinline__ void load(const void* base, int64_t element, bool vector) {
     using Element = typename Tag::Element;
     const Element* from = static_cast<const Element*>(base) + element;
@@ -122,6 +122,8 @@ struct Raw16 {
     return largest_of_packed<Tag>(packed);
   }
 };
+template <class Tag>
+using Raw16 = RawRun<Tag, 16>;
 
 // 16 bytes of consecutive elements, of which `count` exist; zeros in place of the others. `vector`: they start on 16
 // bytes.

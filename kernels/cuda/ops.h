@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "contract/primary.h"
 #include "contract/types.h"
 
 namespace blockscale::cuda {
@@ -23,9 +24,12 @@ BsStatus dequantize(const BsDequantizeProblem& problem, const Context& context);
 BsStatus transpose(const BsTransposeProblem& problem, const Context& context);
 BsStatus relayout(const BsRelayoutProblem& problem, const Context& context);
 BsStatus epilogue(const BsEpilogueProblem& problem, const Context& context);
+BsStatus primary(const BsPrimaryProblem& problem, const Context& context);
 
 int64_t amax_workspace_bytes(const BsAmaxProblem& problem);
 int64_t quantize_workspace_bytes(const BsQuantizeProblem& problem);
 int64_t epilogue_workspace_bytes(const BsEpilogueProblem& problem);
+int64_t primary_table_bytes(const BsPrimaryProblem& problem);
+void pack_primary_table(const BsPrimaryProblem& problem, void* host_table);
 
 }  // namespace blockscale::cuda

@@ -26,6 +26,16 @@ BS_HD U narrow_f16_bits(U bits) {
   return sign | select(magnitude >= kInfBits, special, finite);
 }
 
+// A float's bits rounded to a narrower dtype and widened again: the master weight as the model's dtype holds it.
+template <class U>
+BS_HD U round_to_bf16_bits(U bits) {
+  return narrow_bf16_bits(bits) << 16;
+}
+template <class U>
+BS_HD U round_to_f16_bits(U bits) {
+  return widen_f16_bits(narrow_f16_bits(bits));
+}
+
 BS_HD uint16_t narrow_bf16(float value) { return static_cast<uint16_t>(narrow_bf16_bits(bits_of(value))); }
 BS_HD uint16_t narrow_f16(float value) { return static_cast<uint16_t>(narrow_f16_bits(bits_of(value))); }
 

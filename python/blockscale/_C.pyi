@@ -80,6 +80,54 @@ class EpilogueProblem:
         returned_amax: int,
     ) -> None: ...
 
+class PrimaryList:
+    """Items of one stage of kernels/contract/primary.h, and the address of their table on the device, or 0."""
+
+    table: int
+    def __init__(self, stage: int) -> None: ...
+    def __len__(self) -> int: ...
+    def add_partial_amax(
+        self,
+        shard: int,
+        dtype: int,
+        round_to: int,
+        rows: int,
+        k: int,
+        start: int,
+        length: int,
+        tile_amax: int,
+        amax: int,
+    ) -> None: ...
+    def add_fused_scale(
+        self,
+        tile_amax: int,
+        amax: int,
+        rows: int,
+        k: int,
+        tile_scales: int,
+        block_scale: int,
+        stored_amax: int,
+        scale_rows: int,
+        row_stride: int,
+        layout: int,
+        e4m3_max: int,
+    ) -> None: ...
+    def add_partial_cast(
+        self,
+        shard: int,
+        dtype: int,
+        round_to: int,
+        rows: int,
+        k: int,
+        start: int,
+        length: int,
+        tile_scales: int,
+        amax: int,
+        fragment: int,
+        e4m3_max: int,
+    ) -> None: ...
+    def add_transpose(self, x: Operand, y: Operand) -> None: ...
+
 class Backend:
     @property
     def name(self) -> str: ...
@@ -94,6 +142,9 @@ class Backend:
     def widen(self, problem: WidenProblem, launch: Launch) -> None: ...
     def accumulate(self, problem: AccumulateProblem, launch: Launch) -> None: ...
     def epilogue(self, problem: EpilogueProblem, launch: Launch) -> None: ...
+    def primary_table_bytes(self, problem: PrimaryList) -> int: ...
+    def pack_primary_table(self, problem: PrimaryList, host_table: int) -> None: ...
+    def primary(self, problem: PrimaryList, launch: Launch) -> None: ...
 
 class CudaLibrary:
     def __init__(self, path: str) -> None: ...

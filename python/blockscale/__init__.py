@@ -7,13 +7,24 @@ Start with `quantize` and `gemm`; `formats.py` and `operand.py` define the objec
 from . import checkpoint, nn, reference
 from .formats import NVFP4, ScaleLayout
 from .functional import amax, dequantize, quantize, quantize_both, swizzle_scales, transpose, unswizzle_scales
+from .fused_scales import FusedScales
 from .matmul import gemm
+from .multi_tensor import (
+    MultiTensorPlan,
+    multi_tensor_fused_scale,
+    multi_tensor_partial_amax,
+    multi_tensor_partial_cast,
+    multi_tensor_transpose,
+)
 from .nn import Recipe
 from .operand import NVFP4Operand
+from .primary import fused_scale, merge_fragments, partial_amax, partial_cast
 from .version import __version__
 
 __all__ = [
     "NVFP4",
+    "FusedScales",
+    "MultiTensorPlan",
     "NVFP4Operand",
     "Recipe",
     "ScaleLayout",
@@ -21,8 +32,16 @@ __all__ = [
     "amax",
     "checkpoint",
     "dequantize",
+    "fused_scale",
     "gemm",
+    "merge_fragments",
+    "multi_tensor_fused_scale",
+    "multi_tensor_partial_amax",
+    "multi_tensor_partial_cast",
+    "multi_tensor_transpose",
     "nn",
+    "partial_amax",
+    "partial_cast",
     "quantize",
     "quantize_both",
     "reference",

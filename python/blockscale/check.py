@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import evidence, functional, matmul, reference
+from . import evidence, functional, matmul, multi_tensor, primary, reference
 from .formats import NVFP4, ScaleLayout
 from .operand import NVFP4Operand
 
@@ -79,6 +79,8 @@ def run_checks(device: torch.device, target: str, seed: int = 0) -> Iterator[Che
     yield check("dequantize", "tensor and row, 3 dtypes, bytes", lambda: _compare_dequantize(x, device))
     yield check("transpose", "FP4 to FP4, bytes", lambda: _compare_transpose(x, device))
     yield check("swizzle_scales, unswizzle_scales", "there and back, bytes", lambda: _compare_swizzle(x, device))
+    yield check("partial_amax, fused_scale, partial_cast", "odd shards, bytes", lambda: _compare_shards(x, device))
+    yield check("multi_tensor_*", "every stage and transpose, bytes", lambda: _compare_lists(x, device))
     exact, exact_weight = _exact_operand(_ROWS, _K, generator), _exact_operand(_N, _K, generator)
     yield check("gemm", "exact sums, bias, bytes", lambda: _compare_gemm(exact, exact_weight, bias, device))
     a, b = functional.quantize(x, scaling="row"), functional.quantize(weight, block=(16, 16))
@@ -173,6 +175,43 @@ def _compare_dequantize(x: Tensor, device: torch.device) -> Found:
 def _compare_transpose(x: Tensor, device: torch.device) -> Found:
     op = reference.quantize(x, block=(16, 16))
     return _operand_difference(functional.transpose(op.to(device)), reference.transpose(op))
+
+
+def _compare_shards(x: Tensor, device: torch.device) -> Found:
+    """Two shards that share a byte, merged, against the full cast."""
+    shape, flat, cut = (_ROWS, _K), x.flatten(), _ROWS * _K // 2 + 1
+    shards = [(flat[:cut].to(device), 0), (flat[cut:].to(device), cut)]
+    tiles = torch.stack([primary.partial_amax(shard, shape, start) for shard, start in shards]).amax(0)
+    scales = primary.fused_scale(tiles, tiles.amax(), shape)
+    codes = []
+    for shard, start in shards:
+        size = ((start + shard.numel() + 1) >> 1) - (start >> 1)
+        out = torch.empty(size, dtype=torch.uint8, device=device)
+        codes.append(primary.partial_cast(shard, out, scales.tile_scales, scales.amax, shape, start))
+    qdata = primary.merge_fragments(codes, [0, cut], [cut, x.numel() - cut], shape)
+    got = NVFP4Operand(qdata, scales.block_scale, scales.amax, shape, format=NVFP4(block=(16, 16)))
+    return _operand_difference(got, reference.quantize(x, block=(16, 16)))
+
+
+def _compare_lists(x: Tensor, device: torch.device) -> Found:
+    """Weights of two shapes, a whole list a call."""
+    weights = [x, x[:32, :48].contiguous()]
+    masters, shapes, starts = [w.to(device) for w in weights], [tuple(w.shape) for w in weights], [0, 0]
+    amax = torch.empty(2, device=device)
+    tiles = multi_tensor.multi_tensor_partial_amax(masters, shapes, starts, amax=amax)
+    scales = multi_tensor.multi_tensor_fused_scale(tiles, amax, shapes)
+    outs = [torch.empty(w.numel() // 2, dtype=torch.uint8, device=device) for w in weights]
+    tile_scales = [one.tile_scales for one in scales]
+    multi_tensor.multi_tensor_partial_cast(masters, outs, tile_scales, amax, shapes, starts)
+    fmt = NVFP4(block=(16, 16))
+    made = [
+        NVFP4Operand(out.view(shape[0], -1), one.block_scale, one.amax, shape, format=fmt)
+        for out, one, shape in zip(outs, scales, shapes, strict=True)
+    ]
+    want = [reference.quantize(w, block=(16, 16)) for w in weights]
+    turned = multi_tensor.multi_tensor_transpose(made)
+    pairs = [*zip(made, want, strict=True), *zip(turned, map(reference.transpose, want), strict=True)]
+    return _first(_operand_difference(got, right) for got, right in pairs)
 
 
 def _compare_swizzle(x: Tensor, device: torch.device) -> Found:

@@ -242,4 +242,61 @@ _GEMM = (
     ),
 )
 
-REFUSAL_CASES: tuple[RefusalCase, ...] = _FORMATS + _QUANTIZE + _OTHERS + _GEMM
+
+def _shard(i: Inputs, length: int = 40, **keywords: Any) -> object:
+    """partial_amax of a (16, 32) weight."""
+    return i.api.partial_amax(i.x(length), keywords.pop("shape", (16, 32)), **({"start": 100} | keywords))
+
+
+def _scales(i: Inputs, *tiles: int, shape: tuple[int, ...] = (16, 32), **keywords: Any) -> object:
+    return i.api.fused_scale(i.x(*tiles), keywords.pop("amax", 1.0), shape, **keywords)
+
+
+def _codes(i: Inputs, size: int, start: int, length: int = 6, dtype: torch.dtype = torch.uint8) -> object:
+    """partial_cast of a (1, 16) weight into a fragment of `size` bytes."""
+    out = torch.zeros(size, dtype=dtype, device=i.device)
+    scale = torch.full((1, 1), 0x38, dtype=torch.uint8, device=i.device)
+    return i.api.partial_cast(i.x(length), out, scale, 1.0, (1, 16), start)
+
+
+def _merged(i: Inputs, sizes: tuple[int, ...], starts: list[int], lengths: list[int]) -> object:
+    fragments = [torch.zeros(size, dtype=torch.uint8, device=i.device) for size in sizes]
+    return i.api.merge_fragments(fragments, starts, lengths, (1, 16))
+
+
+_PRIMARY = (
+    RefusalCase("shard_list", lambda i: i.api.partial_amax([1.0], (1, 16), 0), TypeError, "partial_amax: shard must"),
+    RefusalCase(
+        "shard_int",
+        lambda i: i.api.partial_amax(i.x(4, dtype=torch.int32), (1, 16), 0),
+        TypeError,
+        "partial_amax: shard must be ",
+    ),
+    *(
+        RefusalCase(
+            f"shard_at_{start}", lambda i, s=start: _shard(i, start=s), ValueError, "partial_amax: start must be "
+        )
+        for start in (-1, 473, 513)
+    ),
+    RefusalCase("shard_behind", lambda i: _shard(i, 0, start=513), ValueError, "partial_amax: start must be "),
+    RefusalCase("shard_start", lambda i: _shard(i, start=1.0), TypeError, "partial_amax: start must be "),
+    RefusalCase("shard_k", lambda i: _shard(i, shape=(16, 40)), ValueError, "partial_amax: shape must be "),
+    RefusalCase("shard_round", lambda i: _shard(i, round_to=torch.int8), TypeError, "partial_amax: round_to must be "),
+    RefusalCase("scales_tiles", lambda i: _scales(i, 2, 2), ValueError, "fused_scale: tile_amax must be "),
+    RefusalCase("scales_stride", lambda i: _scales(i, 1, 2, row_stride=1), ValueError, "fused_scale: row_stride must"),
+    RefusalCase("scales_amax", lambda i: _scales(i, 1, 2, amax=-1.0), ValueError, "fused_scale: amax must be "),
+    RefusalCase("scales_layout", lambda i: _scales(i, 1, 2, layout="x"), TypeError, "fused_scale: layout must be "),
+    *(
+        RefusalCase(f"codes_{size}", lambda i, n=size: _codes(i, n, 5), ValueError, "partial_cast: out must be ")
+        for size in (0, 3, 5, 8)
+    ),
+    RefusalCase("codes_start", lambda i: _codes(i, 3, 11), ValueError, "partial_cast: start must be "),
+    RefusalCase("codes_kind", lambda i: _codes(i, 4, 5, dtype=torch.int8), TypeError, "partial_cast: out must be "),
+    RefusalCase("merge_lists", lambda i: _merged(i, (8,), [0, 1], [16]), ValueError, "merge_fragments: starts must"),
+    RefusalCase("merge_size", lambda i: _merged(i, (7,), [0], [16]), ValueError, "merge_fragments: fragments[0] must"),
+    RefusalCase("merge_range", lambda i: _merged(i, (8,), [1], [16]), ValueError, "merge_fragments: starts[0] must be"),
+    RefusalCase("merge_twice", lambda i: _merged(i, (3, 3), [0, 4], [5, 5]), ValueError, "merge_fragments: starts"),
+    RefusalCase("merge_none", lambda i: _merged(i, (), [], []), ValueError, "merge_fragments: fragments must be "),
+)
+
+REFUSAL_CASES: tuple[RefusalCase, ...] = _FORMATS + _QUANTIZE + _OTHERS + _GEMM + _PRIMARY

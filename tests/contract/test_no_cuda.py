@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale import gemm_ops, ops
+from blockscale import gemm_ops, ops, primary_ops
 
 CUDA = torch.device("cuda", 0)
-PROBLEMS = {"amax", "quantize", "dequantize", "transpose", "relayout", "accumulate", "epilogue"}
+PROBLEMS = {"amax", "quantize", "dequantize", "transpose", "relayout", "accumulate", "epilogue", "primary"}
 
 
 @pytest.fixture
@@ -57,6 +57,10 @@ def test_every_function_says_so(no_cuda_library: None) -> None:
         lambda: bs.swizzle_scales(op),
         lambda: bs.gemm(op, op),
         lambda: bs.gemm(x.bfloat16(), op),
+        lambda: bs.partial_amax(x, (16, 32), 0),
+        lambda: bs.fused_scale(x[:1, :2].contiguous(), op.amax, (16, 32)),
+        lambda: bs.multi_tensor_transpose([op]),
+        lambda: bs.MultiTensorPlan.partial_amax([x], [(16, 32)], [0]),
     ):
         with pytest.raises(RuntimeError, match="built without CUDA"):
             call()
@@ -90,9 +94,9 @@ def test_bug_90_every_op_has_every_route(key: str) -> None:
 
 
 def test_bug_90_every_native_call_goes_through_one_routing_function() -> None:
-    """In ops.py and gemm_ops.py a function of a backend is called on what backend_of returned, and on nothing else."""
+    """In the modules of ops a function of a backend is called on what backend_of returned, and on nothing else."""
     called: set[str] = set()
-    for module in (ops, gemm_ops):
+    for module in (ops, gemm_ops, primary_ops):
         for function in ast.walk(ast.parse(inspect.getsource(module))):
             if not isinstance(function, ast.FunctionDef):
                 continue

@@ -28,7 +28,16 @@ TENSORS_FIRST = {
     "swizzle_scales": ["op"],
     "unswizzle_scales": ["op"],
     "gemm": ["a", "b"],
+    "partial_amax": ["shard", "shape", "start"],
+    "fused_scale": ["tile_amax", "amax", "shape"],
+    "partial_cast": ["shard", "out", "tile_scales", "amax", "shape", "start"],
+    "merge_fragments": ["fragments", "starts", "lengths", "shape"],
+    "multi_tensor_partial_amax": ["shards", "shapes", "starts"],
+    "multi_tensor_fused_scale": ["tile_amaxes", "amaxes", "shapes"],
+    "multi_tensor_partial_cast": ["shards", "outs", "tile_scales", "amaxes", "shapes", "starts"],
+    "multi_tensor_transpose": ["ops", "out"],
 }
+"""Tensors, and what places them; every option goes by name."""
 
 
 def test_bug_75_only_tensors_are_positional() -> None:

@@ -6,6 +6,7 @@ The operands of `gemm` are exact (tests/gemm/operands.py), so that its results h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -91,7 +92,31 @@ def operations(m: int) -> dict[str, Call]:
     for name, fmt in FORMATS.items():
         made |= _casts(name, fmt, m)
     made |= _products()
+    made["primary weights"] = _primary_weights
     return made
+
+
+def _primary_weights(i: Inputs) -> list[Result]:
+    """Shards with odd boundaries, one by one and as a list; the fragments are merged into a weight."""
+    shape, flat, total = tuple(i.x.shape), i.x.flatten(), i.x.numel()
+    bounds = sorted(min(bound, total) for bound in (0, 16 * shape[1], total // 2 | 1, total, total))
+    starts, lengths = bounds[:-1], [b - a for a, b in itertools.pairwise(bounds)]
+    shards = [flat[a:b] for a, b in itertools.pairwise(bounds)]
+    amax = torch.empty(len(shards), device=flat.device)
+    tiles = bs.multi_tensor_partial_amax(shards, [shape] * 4, starts, round_to=torch.bfloat16, amax=amax)
+    whole = torch.stack([tile.view(torch.int32) for tile in tiles]).amax(0).view(torch.float32)
+    (scales,) = bs.multi_tensor_fused_scale([whole], [i.amax], [shape], layout=SWIZZLED)
+    single = bs.fused_scale(whole, i.amax, shape, row_stride=shape[1] // 16 + 3)
+    outs = [
+        torch.zeros(((b + 1) >> 1) - (a >> 1) if b > a else 0, dtype=torch.uint8, device=flat.device)
+        for a, b in itertools.pairwise(bounds)
+    ]
+    rest = ([single.tile_scales] * 4, [i.amax] * 4, [shape] * 4, starts)
+    bs.multi_tensor_partial_cast(shards, outs, *rest, round_to=torch.bfloat16)
+    bs.partial_cast(shards[1], outs[1], single.tile_scales, i.amax, shape, starts[1])
+    made = [*tiles, amax, bs.partial_amax(shards[1], shape, starts[1])]
+    parts = [part.view(torch.uint8) if part.dim() else part for part in (*scales, *single)]
+    return [*made, *parts, *outs, bs.merge_fragments(outs, starts, lengths, shape)]
 
 
 def _casts(name: str, fmt: dict[str, Any], m: int) -> dict[str, Call]:

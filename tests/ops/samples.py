@@ -116,6 +116,77 @@ def _gemm_nvfp4(out: bool) -> Iterator[Arguments]:
         yield (*head, *parts(m, n, SWIZZLED, scaling)) if out else head
 
 
+_SHARDS = ((5, 48, 7, 100), (40, 80, 0, 3200), (16, 32, 512, 0))
+"""M, K, start and length of shards: odd and inside, whole, and empty at the end."""
+
+
+def _shard(m: int, k: int, start: int, length: int) -> torch.Tensor:
+    return matrix(m, k, torch.bfloat16 if k == 48 else torch.float32).flatten()[start : start + length].clone()
+
+
+def _tiles(m: int, k: int) -> torch.Tensor:
+    return torch.arange(-(-m // 16) * (k // 16)).view(-(-m // 16), k // 16) / 8
+
+
+def _fragment(start: int, length: int) -> torch.Tensor:
+    return torch.full((((start + length + 1) >> 1) - (start >> 1) if length else 0,), 0x5A, dtype=torch.uint8)
+
+
+def _scales(m: int, k: int, rows: int, stride: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    made = torch.zeros(-(-m // 16), k // 16, dtype=torch.uint8), torch.zeros(rows, stride, dtype=torch.uint8)
+    return *made, torch.zeros(())
+
+
+def _partial_amax(out: bool) -> Iterator[Arguments]:
+    for m, k, start, length in _SHARDS:
+        head = (_shard(m, k, start, length), m, k, start, 1)
+        yield (*head, _tiles(m, k)) if out else head
+
+
+def _fused_scale(out: bool) -> Iterator[Arguments]:
+    for m, k, layout, stride in ((5, 48, LINEAR, 4), (40, 80, SWIZZLED, 5), (0, 32, LINEAR, 2)):
+        head = (_tiles(m, k), torch.ones(()), m, k, layout, 448, stride)
+        rows, columns = _LAYOUTS[layout].shape(m, k) if layout == SWIZZLED else (m, stride)
+        yield (*head, *_scales(m, k, rows, columns)) if out else head
+
+
+def _partial_cast() -> Iterator[Arguments]:
+    for m, k, start, length in _SHARDS:
+        scales = torch.full((-(-m // 16), k // 16), 0x38, dtype=torch.uint8)
+        yield _shard(m, k, start, length), _fragment(start, length), scales, torch.ones(1), m, k, start, 1, 448
+
+
+def _columns(rows: Any, count: int) -> tuple[list[Any], ...]:
+    """Parallel lists of the items of all shards, and of one alone."""
+    return tuple([row[i] for row in rows] for i in range(count))
+
+
+def _multi_partial_amax() -> Iterator[Arguments]:
+    for chosen in (_SHARDS, _SHARDS[:1]):
+        shards, tiles = [_shard(*place) for place in chosen], [_tiles(m, k) for m, k, _, _ in chosen]
+        ms, ks, starts = _columns(chosen, 3)
+        yield shards, ms, ks, starts, 0, tiles, torch.zeros(len(chosen)) if len(chosen) > 1 else None
+
+
+def _multi_fused_scale() -> Iterator[Arguments]:
+    for count in (1, 3):
+        chosen = list(_fused_scale(True))[:count]
+        tiles, amaxes, ms, ks, layouts, e4m3_maxes, _, *made = _columns(chosen, 10)
+        yield (tiles, [amax.clone() for amax in amaxes], ms, ks, layouts, e4m3_maxes, *made)
+
+
+def _multi_partial_cast() -> Iterator[Arguments]:
+    for count in (1, 3):
+        shards, outs, scales, amaxes, ms, ks, starts, _, e4m3_maxes = _columns(list(_partial_cast())[:count], 9)
+        yield shards, outs, scales, amaxes, ms, ks, starts, 0, e4m3_maxes
+
+
+def _multi_transpose() -> Iterator[Arguments]:
+    for count in (1, 3):
+        qdata, scales, amaxes, e4m3_maxes, layouts, *made = _columns(list(_transpose(True))[:count], 8)
+        yield (qdata, scales, amaxes, layouts, e4m3_maxes, *made)
+
+
 SAMPLES: dict[str, Callable[[], Iterator[Arguments]]] = {
     "amax": lambda: ((matrix(m, k), kind) for m, k in ((1, 16), (5, 48), (0, 16)) for kind in (0, 1, 2)),
     "quantize": lambda: _quantize(False),
@@ -131,6 +202,15 @@ SAMPLES: dict[str, Callable[[], Iterator[Arguments]]] = {
     "gemm_out": _gemm_out,
     "gemm_nvfp4": lambda: _gemm_nvfp4(False),
     "gemm_nvfp4_out": lambda: _gemm_nvfp4(True),
+    "partial_amax": lambda: _partial_amax(False),
+    "partial_amax_out": lambda: _partial_amax(True),
+    "fused_scale": lambda: _fused_scale(False),
+    "fused_scale_out": lambda: _fused_scale(True),
+    "partial_cast": _partial_cast,
+    "multi_tensor_partial_amax": _multi_partial_amax,
+    "multi_tensor_fused_scale": _multi_fused_scale,
+    "multi_tensor_partial_cast": _multi_partial_cast,
+    "multi_tensor_transpose": _multi_transpose,
 }
 
 MUTATED: dict[str, tuple[str, ...]] = {
@@ -140,5 +220,12 @@ MUTATED: dict[str, tuple[str, ...]] = {
     "transpose_out": ("qdata_out", "block_scale_out", "amax_out"),
     "gemm_out": ("out",),
     "gemm_nvfp4_out": ("qdata", "block_scale", "amax_out"),
+    "partial_amax_out": ("out",),
+    "fused_scale_out": ("tile_scales", "block_scale", "amax_out"),
+    "partial_cast": ("out",),
+    "multi_tensor_partial_amax": ("tile_amaxes", "amax"),
+    "multi_tensor_fused_scale": ("tile_scales", "block_scales", "stored"),
+    "multi_tensor_partial_cast": ("outs",),
+    "multi_tensor_transpose": ("qdata_out", "block_scales_out", "amaxes_out"),
 }
 """What each op may write; every other op writes nothing of its arguments."""

@@ -45,6 +45,30 @@ def test_bug_71_inductor_equals_eager(dynamic: bool, device: torch.device, gen: 
         assert_bits_equal(compiled(x, w), layer(x, w), f"NaN, m = {m}", nan_equal=True)
 
 
+def _by_shards(x: torch.Tensor) -> Any:
+    """A weight cast by two shards that share a byte."""
+    (m, k), flat, cut = x.shape, x.flatten(), 101
+    shards = ((flat[:cut], 0), (flat[cut:], cut))
+    tiles = torch.stack([bs.partial_amax(shard, (m, k), start) for shard, start in shards]).amax(0)
+    scales = bs.fused_scale(tiles, tiles.amax(), (m, k), layout=SWIZZLED)
+    outs = [torch.zeros(51, dtype=torch.uint8, device=x.device)]
+    outs.append(torch.zeros((m * k + 1) // 2 - 50, dtype=torch.uint8, device=x.device))
+    for (shard, start), out in zip(shards, outs, strict=True):
+        bs.partial_cast(shard, out, scales.tile_scales, scales.amax, (m, k), start)
+    qdata = bs.merge_fragments(outs, [0, cut], [cut, m * k - cut], (m, k))
+    return qdata, scales.block_scale.view(torch.uint8), scales.amax
+
+
+def _by_lists(x: torch.Tensor) -> Any:
+    shapes, amax = [tuple(x.shape)] * 2, torch.zeros(2, device=x.device)
+    tiles = bs.multi_tensor_partial_amax([x, x * 2], shapes, [0, 0], amax=amax)
+    scales = bs.multi_tensor_fused_scale(tiles, amax, shapes)
+    outs = [torch.zeros(x.numel() // 2, dtype=torch.uint8, device=x.device) for _ in range(2)]
+    bs.multi_tensor_partial_cast([x, x * 2], outs, [s.tile_scales for s in scales], amax, shapes, [0, 0])
+    turned = bs.multi_tensor_transpose([bs.quantize(x, block=(16, 16))])[0]
+    return *outs, amax, *(s.tile_scales.view(torch.uint8) for s in scales), turned
+
+
 CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "round trip": round_trip,
     "quantize": lambda x: bs.quantize(x, layout=SWIZZLED),
@@ -57,6 +81,8 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "swizzle": lambda x: bs.unswizzle_scales(bs.swizzle_scales(bs.quantize(x))),
     "view": lambda x: bs.quantize(x[:, 16:]),
     "mixed with torch": lambda x: bs.dequantize(bs.quantize(torch.relu(x) * 2)) + 1,
+    "shards": lambda x: _by_shards(x),
+    "lists": lambda x: _by_lists(x),
     "quantized output": lambda x: bs.gemm(bs.quantize(x), bs.quantize(x), out_format=bs.NVFP4(), out_amax=9.0),
 }
 

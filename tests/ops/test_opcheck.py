@@ -16,6 +16,8 @@ NAMES = sorted(SAMPLES)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_moved(one, device) for one in value]
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
@@ -58,7 +60,7 @@ def test_bug_71_the_fake_has_the_metadata_of_the_kernel(name: str, device: torch
                 assert not p.isnan().any(), "left unwritten"
 
 
-@pytest.mark.parametrize("name", sorted(MUTATED))
+@pytest.mark.parametrize("name", sorted(name for name in MUTATED if name.endswith("_out")))
 def test_out_variants_equal_the_functional_form(name: str, device: torch.device) -> None:
     functional = getattr(torch.ops.blockscale, name.removesuffix("_out")).default
     written = len(MUTATED[name])

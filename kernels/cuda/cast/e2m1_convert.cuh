@@ -32,7 +32,8 @@ namespace blockscale::cuda {
 #if defined(BS_HARDWARE_E2M1)
 
 // Eight elements to eight codes. The second source of a cvt goes to the low nibble.
-__device__ __forceinline__ uint32_t e2m1_codes_of_8(const float (&y)[16], int first) {
+template <int kCount>
+__device__ __forceinline__ uint32_t e2m1_codes_of_8(const float (&y)[kCount], int first) {
   uint32_t word;
   asm("{\n"
       ".reg .b8 b0, b1, b2, b3;\n"
@@ -48,13 +49,14 @@ __device__ __forceinline__ uint32_t e2m1_codes_of_8(const float (&y)[16], int fi
   return word;
 }
 
-// amax: the largest magnitude of the block (unused here).
-template <class Tag>
-__device__ __forceinline__ uint2 e2m1_codes(const Raw16<Tag>& x, float e, float) {
-  float y[16];
+// Eight or sixteen elements times e. `amax`: their largest magnitude (unused here).
+template <class Tag, int kCount>
+__device__ __forceinline__ void e2m1_words(const RawRun<Tag, kCount>& x, float e, float, uint32_t (&word)[kCount / 8]) {
+  float y[kCount];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) y[i] = x.value(i) * e;
-  return make_uint2(e2m1_codes_of_8(y, 0), e2m1_codes_of_8(y, 8));
+  for (int i = 0; i < kCount; ++i) y[i] = x.value(i) * e;
+#pragma unroll
+  for (int i = 0; i < kCount / 8; ++i) word[i] = e2m1_codes_of_8(y, 8 * i);
 }
 
 #else
@@ -79,8 +81,8 @@ __device__ __forceinline__ uint32_t sign_bytes(uint32_t a, uint32_t b, uint32_t 
 }
 
 // Bit 3 of each nibble: the sign of elements 8 * half .. 8 * half + 7.
-template <class Tag>
-__device__ __forceinline__ uint32_t sign_nibbles(const Raw16<Tag>& x, int half) {
+template <class Tag, int kCount>
+__device__ __forceinline__ uint32_t sign_nibbles(const RawRun<Tag, kCount>& x, int half) {
   uint32_t even, odd;  // bytes: elements 0 2 4 6, elements 1 3 5 7
   if constexpr (kIsF32<Tag>) {
     const uint32_t* w = x.word + 8 * half;
@@ -110,26 +112,26 @@ __device__ __forceinline__ uint32_t e5m2_pair(float low, float high) {
 // place of each product: a product that is normal after scaling has the same rounding before and after, and one that is
 // not rounds to 0 either way. Almost every block is regular: a block that is not clips (its amax exceeds the second
 // level, or its block scale is small and coarse or 0), or e is tiny, or NaN.
-template <class Tag>
-__device__ __forceinline__ void block_products(const Raw16<Tag>& x, float e, float amax, float (&y)[16]) {
+template <class Tag, int kCount>
+__device__ __forceinline__ void block_products(const RawRun<Tag, kCount>& x, float e, float amax, float (&y)[kCount]) {
   if (amax * e < 7.0f && e >= kRegularScale) {
     const float scaled = e * kE5m2Unit;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) y[i] = fabsf(x.value(i)) * scaled;
+    for (int i = 0; i < kCount; ++i) y[i] = fabsf(x.value(i)) * scaled;
   } else {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) y[i] = fminf(fabsf(x.value(i)) * e, 6.0f) * kE5m2Unit;
+    for (int i = 0; i < kCount; ++i) y[i] = fminf(fabsf(x.value(i)) * e, 6.0f) * kE5m2Unit;
   }
 }
 
-// amax: the largest magnitude of the block, or anything larger.
-template <class Tag>
-__device__ __forceinline__ uint2 e2m1_codes(const Raw16<Tag>& x, float e, float amax) {
-  float y[16];
+// Eight or sixteen elements times e. `amax`: their largest magnitude, or anything larger.
+template <class Tag, int kCount>
+__device__ __forceinline__ void e2m1_words(const RawRun<Tag, kCount>& x, float e, float amax,
+                                           uint32_t (&word)[kCount / 8]) {
+  float y[kCount];
   block_products(x, e, amax, y);
-  uint32_t word[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kCount / 8; ++half) {
     float r[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) r[i] = round_to_e2m1(y[8 * half + i]);
@@ -137,10 +139,17 @@ __device__ __forceinline__ uint2 e2m1_codes(const Raw16<Tag>& x, float e, float 
     const uint32_t odd = e5m2_pair(r[1], r[3]) | e5m2_pair(r[5], r[7]) << 16;
     word[half] = (even >> 1) | (odd << 3) | sign_nibbles(x, half);
   }
-  return make_uint2(word[0], word[1]);
 }
 
 #endif
+
+// A block, given its largest magnitude or anything larger.
+template <class Tag>
+__device__ __forceinline__ uint2 e2m1_codes(const Raw16<Tag>& x, float e, float amax) {
+  uint32_t word[2];
+  e2m1_words(x, e, amax, word);
+  return make_uint2(word[0], word[1]);
+}
 
 // The value of a code (its low four bits; others are ignored). As the exponent field and the first mantissa bit of a
 // float, the three bits of a magnitude are its value times 2^-126, code 1 as a subnormal number; the product is exact.
