@@ -21,6 +21,10 @@ OPS = "python/blockscale/gemm_ops.py"
 MATMUL = "python/blockscale/matmul.py"
 MERGE = "python/blockscale/primary.py"
 PRIMARY = "kernels/cpu/primary.cpp"
+HELD = "python/blockscale/tensor/held.py"
+DISPATCH = "python/blockscale/tensor/dispatch.py"
+HOOKS = "python/blockscale/tensor/fsdp.py"
+TILE_SCALES = "python/blockscale/tensor/tile_scales.py"
 
 TABLES = "tests/casts/test_tables.py"
 NUMERICS = "tests/casts/test_bugs_numerics.py"
@@ -429,5 +433,90 @@ MUTANTS: tuple[Mutant, ...] = (
         "_mm_setcsr(saved_ & ~0xE040u);",
         "_mm_setcsr(saved_ & ~0x0u);",
         ("tests/gemm/test_environment.py", "tests/casts/test_cpu_environment.py"),
+    ),
+    # NVFP4Tensor
+    Mutant(
+        "stale_columnwise_is_read",
+        HELD,
+        "            if self.state is Columnwise.STALE:\n                self.rebuild_columnwise()",
+        "            if self.columnwise is None:\n                self.rebuild_columnwise()",
+        ("tests/tensor/test_nvfp4_tensor.py",),
+    ),
+    Mutant(
+        "manual_staleness_ends_at_a_read",
+        HELD,
+        "if self.state is Columnwise.MANUAL:",
+        "if self.state is Columnwise.MANUAL and self.columnwise is None:",
+        ("tests/tensor/test_nvfp4_tensor.py",),
+    ),
+    Mutant(
+        "unwritten_rows_are_read",
+        HELD,
+        "        if missing:\n            spans",
+        "        if len(missing) > 1:\n            spans",
+        ("tests/tensor/test_nvfp4_tensor.py",),
+    ),
+    Mutant(
+        "a_part_changes_the_amax_of_all",
+        HELD,
+        "            self._before_amax(row.amax)\n",
+        "",
+        ("tests/tensor/test_dispatch.py",),
+    ),
+    Mutant(
+        "a_part_leaves_columnwise_as_it_was",
+        HELD,
+        "if (rebuild or self.root is not None) and",
+        "if rebuild and self.root is None and",
+        ("tests/tensor/test_dispatch.py",),
+    ),
+    Mutant(
+        "a_slice_forgets_its_step",
+        DISPATCH,
+        'if given["step"] != 1:',
+        'if given["step"] < 1:',
+        ("tests/tensor/test_dispatch.py",),
+    ),
+    Mutant(
+        "as_strided_forgets_its_offset",
+        DISPATCH,
+        'and not given["storage_offset"]',
+        'and given["storage_offset"] != 1',
+        ("tests/tensor/test_dispatch.py",),
+    ),
+    Mutant(
+        "differing_amaxes_are_trusted",
+        HOOKS,
+        "differs = (bits != bits[0]).any()",
+        "differs = (bits != bits).any()",
+        ("tests/tensor/test_hooks.py",),
+    ),
+    Mutant(
+        "gathered_columnwise_is_not_made",
+        HOOKS,
+        "    if held.columnwise is not None:\n        held.rebuild_columnwise()",
+        "    if held.columnwise is not None:\n        held.state = Columnwise.READY",
+        ("tests/tensor/test_hooks.py",),
+    ),
+    Mutant(
+        "uneven_rows_are_gathered",
+        HOOKS,
+        "if rows % world_size or shape[0] % world_size:",
+        "if world_size > rows:",
+        ("tests/tensor/test_hooks.py",),
+    ),
+    Mutant(
+        "tile_scales_of_the_other_half",
+        TILE_SCALES,
+        "first_rows.permute(0, 3, 2, 1, 4)",
+        "first_rows.flip(2).permute(0, 3, 2, 1, 4)",
+        ("tests/tensor/test_tile_scales.py",),
+    ),
+    Mutant(
+        "input_gradient_from_a_row_of_another_block",
+        "python/blockscale/nn/functional.py",
+        "return dy @ dequantize(columnwise).t()",
+        "return dy @ dequantize(columnwise).t().roll(16, 0)",
+        ("tests/nn/test_functional.py",),
     ),
 )

@@ -19,6 +19,7 @@ from .multi_tensor import (
 from .nn import Recipe
 from .operand import NVFP4Operand
 from .primary import fused_scale, merge_fragments, partial_amax, partial_cast
+from .tensor import NVFP4Tensor
 from .version import __version__
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "FusedScales",
     "MultiTensorPlan",
     "NVFP4Operand",
+    "NVFP4Tensor",
     "Recipe",
     "ScaleLayout",
     "__version__",

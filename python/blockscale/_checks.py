@@ -31,7 +31,9 @@ def check_float_tensor(op: str, arg: str, x: object) -> Tensor:
 def check_operand(op: str, arg: str, x: object) -> NVFP4Operand:
     """An NVFP4 operand."""
     if not isinstance(x, NVFP4Operand):
-        raise type_error(op, arg, "an NVFP4Operand", type(x).__name__, "Make one with quantize.")
+        has_operands = hasattr(type(x), "rowwise")
+        hint = "Pass its .rowwise or .columnwise." if has_operands else "Make one with quantize."
+        raise type_error(op, arg, "an NVFP4Operand", type(x).__name__, hint)
     return x
 
 

@@ -17,6 +17,7 @@ from ..formats import BLOCK
 from ..functional import amax as amax_of
 from ..matmul import MAX_K
 from ..operand import NVFP4Operand
+from ..tensor import NVFP4Tensor
 from .linear import Linear, quantized_weight, readable
 from .recipe import DEFAULT_RECIPE, Recipe, check_recipe
 
@@ -148,6 +149,9 @@ def _reason_to_skip(name: str, linear: torch.nn.Linear, recipe: Recipe) -> str |
         return f"its weight is {linear.weight.dtype}"
     if linear.in_features % BLOCK or linear.in_features > MAX_K:
         return f"in_features {linear.in_features} is not a multiple of {BLOCK} up to {MAX_K}"
+    if isinstance(linear.weight, NVFP4Tensor):
+        other = linear.weight.format != recipe.weight_format
+        return f"its weight is NVFP4 of another format, {linear.weight.format}" if other else None
     if not linear.weight.is_meta and not bool(amax_of(readable(linear.weight)).isfinite()):
         return "its weight holds NaN or inf"
     return None

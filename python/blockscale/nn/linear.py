@@ -18,6 +18,7 @@ from ..formats import BLOCK, ScaleLayout
 from ..functional import quantize, unswizzle_scales
 from ..matmul import MAX_K, gemm
 from ..operand import NVFP4Operand, check_scale_bytes, make_operand
+from ..tensor import NVFP4Tensor
 from .recipe import DEFAULT_RECIPE, Recipe, check_recipe
 
 _STATE_VERSION = 1
@@ -262,7 +263,14 @@ def readable(weight: Tensor) -> Tensor:
 
 
 def quantized_weight(weight: Tensor, recipe: Recipe) -> NVFP4Operand:
-    """The operand of a weight (out, in); ValueError for NaN and inf, except on "meta", which holds no values."""
+    """The operand of a weight (out, in); ValueError for NaN and inf, except on "meta", which holds no values.
+
+    An NVFP4Tensor gives a copy of its rowwise operand; ValueError if its format is not the recipe's.
+    """
+    if isinstance(weight, NVFP4Tensor):
+        if weight.format != recipe.weight_format:
+            raise value_error(_NAME, "weight", f"of the recipe's format, {recipe.weight_format}", weight.format)
+        return unswizzle_scales(weight.rowwise.clone())
     return quantize(
         readable(weight),
         block=recipe.weight_block,
