@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bind/blockscale.h"
+#include "bind/gemm_module.h"
 #include "bind/primary.h"
 #include "cpu/simd_kernels.h"
 #include "numerics/bits.h"
@@ -277,6 +278,8 @@ PYBIND11_MODULE(_C, m) {
             raise_if_failed(c.library.check_codecs(pointer<unsigned long long>(mismatches), &launch));
           },
           arg("mismatches").noconvert(), arg("launch"));
+
+  blockscale::bind_gemm(m);
 
   m.def("cpu_backend", [] { return Backend{blockscale_cpu_backend()}; });
   m.def("cpu_isa", [] { return blockscale_cpu_isa(); });

@@ -4,7 +4,8 @@
 Start with `quantize` and `gemm`; `formats.py` and `operand.py` define the objects they take and return.
 """
 
-from . import checkpoint, nn, reference
+from . import checkpoint, dispatch, nn, reference
+from .dispatch import GemmConfig, gemm_candidates
 from .formats import NVFP4, ScaleLayout
 from .functional import amax, dequantize, quantize, quantize_both, swizzle_scales, transpose, unswizzle_scales
 from .fused_scales import FusedScales
@@ -20,11 +21,13 @@ from .nn import Recipe
 from .operand import NVFP4Operand
 from .primary import fused_scale, merge_fragments, partial_amax, partial_cast
 from .tensor import NVFP4Tensor
+from .tuning import autotune
 from .version import __version__
 
 __all__ = [
     "NVFP4",
     "FusedScales",
+    "GemmConfig",
     "MultiTensorPlan",
     "NVFP4Operand",
     "NVFP4Tensor",
@@ -32,10 +35,13 @@ __all__ = [
     "ScaleLayout",
     "__version__",
     "amax",
+    "autotune",
     "checkpoint",
     "dequantize",
+    "dispatch",
     "fused_scale",
     "gemm",
+    "gemm_candidates",
     "merge_fragments",
     "multi_tensor_fused_scale",
     "multi_tensor_partial_amax",

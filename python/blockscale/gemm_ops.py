@@ -20,6 +20,8 @@ from torch import Tensor
 from ._codes import DTYPE_CODE, layout_code
 from ._library import register_op
 from ._native import _C, backend_of, launch_on, workspace_of
+from .dispatch.problem import GemmFacts
+from .errors import not_offered
 from .formats import ScaleLayout
 from .ops import Parts, empty_parts, matrix_of, operand_of, run_dequantize
 
@@ -51,6 +53,8 @@ class Problem(NamedTuple):
     beta: float
     activation: int
     return_kind: int
+    plan: list[int]  # a pinned kernel and cluster (GemmConfig.plan), or empty: chosen when the op runs
+    batch_invariant: bool
 
     @property
     def m(self) -> int:
@@ -64,11 +68,19 @@ class Problem(NamedTuple):
     def k(self) -> int:
         return 2 * self.b_qdata.shape[1]
 
+    def facts(self, output: int) -> GemmFacts:
+        """What the choice of a kernel depends on; `output` is an index of `dispatch.config.OUTPUT_NAMES`."""
+        returns_amax = self.return_kind >= 0
+        return GemmFacts(
+            self.m, self.n, self.k, output, self.c is not None, self.activation, returns_amax, self.batch_invariant
+        )
+
 
 _SHARED = (
     "Tensor a_qdata, Tensor? a_scale, Tensor? a_amax, int a_scaling, int a_e4m3_max, int a_layout, "
     "Tensor b_qdata, Tensor b_scale, Tensor b_amax, int b_scaling, int b_e4m3_max, int b_layout, "
-    "Tensor? bias, Tensor? alpha_tensor, float alpha, Tensor? c, float beta, int activation, int return_kind"
+    "Tensor? bias, Tensor? alpha_tensor, float alpha, Tensor? c, float beta, int activation, int return_kind, "
+    "int[] plan, bool batch_invariant"
 )
 _COUNT = len(Problem._fields)
 
@@ -118,8 +130,19 @@ def _accumulate_exact(p: Problem, a: Parts, b: Parts) -> Accumulator:
     return Accumulator(fixed=fixed, a_nan_rows=a_nan, b_nan_rows=b_nan)
 
 
+def _refuse_choice(p: Problem) -> None:
+    """The product of a library can honour neither a choice of kernel nor independence of M: it takes its own by M."""
+    hint = "This build has no fused kernel for it."
+    if p.plan:
+        raise not_offered("gemm", "config", f"None on {p.b_qdata.device}", f"kernel {p.plan[0]}", hint)
+    if p.batch_invariant:
+        raise not_offered("gemm", "batch_invariant", f"False on {p.b_qdata.device}", True, hint)
+
+
 def _accumulate(p: Problem) -> Accumulator:
     on_cpu = p.b_qdata.device.type == "cpu"
+    if not on_cpu:
+        _refuse_choice(p)
     b: Parts = (p.b_qdata, p.b_scale, p.b_amax)
     if p.a_scale is None or p.a_amax is None:
         a_plain = p.a_qdata

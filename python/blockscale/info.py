@@ -16,10 +16,18 @@ import torch
 from . import _native, evidence
 from ._native import _C
 from ._terminal import Terminal
+from .dispatch.candidates import ranked
+from .dispatch.config import KERNELS, TARGETS
+from .dispatch.device import TYPICAL_MULTIPROCESSORS, DeviceFacts, built_kernels
+from .dispatch.problem import GemmFacts
 from .errors import not_offered
 from .version import __version__
 
 _TARGET_OF_CAPABILITY = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a"}
+
+
+_SHAPES = ((1, 8192, 8192), (64, 8192, 8192), (512, 8192, 8192), (8192, 8192, 8192))
+"""M, N, K for which the choice of a kernel is shown: two decode steps, a short prompt, training."""
 
 
 def select_target(capability: tuple[int, int]) -> str:
@@ -136,8 +144,10 @@ def collect() -> dict[str, Any]:
     """Everything that `blockscale info` prints, as values that JSON holds.
 
     Returns:
-        "versions", "cpu", "cuda", "backends" (["cpu"] or ["cpu", "cuda"]), and "paths": for each operation and target
-        the path, whether this build has it, and its grade; "not built" and no grade where it has not.
+        "versions", "cpu", "cuda", "backends" (["cpu"] or ["cpu", "cuda"]), "paths": for each operation and target
+        the path, whether this build has it, and its grade; "not built" and no grade where it has not; and
+        "gemm_kernels": for each target of the CUDA library the fused kernels that are built, and those that the
+        heuristic chooses for a BF16 output of a few shapes.
     """
     cuda = cuda_state()
     built = {"cpu", *cuda.targets}
@@ -173,6 +183,27 @@ def collect() -> dict[str, Any]:
             }
             for path in evidence.paths()
         ],
+        "gemm_kernels": [_gemm_kernels(target) for target in cuda.targets],
+    }
+
+
+def _gemm_kernels(target: str) -> dict[str, Any]:
+    """The fused GEMM kernels of one target. A CUDA library that has none is an answer too."""
+    arch = next((arch for arch, name in TARGETS.items() if name == target), 0)
+    built = built_kernels(getattr(_native.cuda_library(), "backend", None))
+    kernels = [kernel for kernel in KERNELS if kernel.arch == arch]
+    here = DeviceFacts(arch, TYPICAL_MULTIPROCESSORS.get(arch, 1), built)
+    choices = []
+    for m, n, k in _SHAPES:
+        best = ranked(GemmFacts(m, n, k, 0, False, 0, False, False), here)[:1]
+        choices.append({"m": m, "n": n, "k": k, "config": str(best[0].config) if best else None})
+    names = [kernel.name for kernel in kernels if built >> kernel.index & 1]
+    return {
+        "target": target,
+        "built": names,
+        "known": len(kernels),
+        "multiprocessors": here.multiprocessors,
+        "choices": choices,
     }
 
 
@@ -205,6 +236,18 @@ def show(info: dict[str, Any], terminal: Terminal) -> None:
     terminal.table(("operation", *evidence.TARGETS), table)
     terminal.line(f"gemm on CPU: {evidence.EXACT_SUM}.")
     terminal.line(f"gemm on CUDA, a fallback: {evidence.BF16_ROUTE}.")
+    for target in info["gemm_kernels"]:
+        _show_kernels(target, terminal)
+
+
+def _show_kernels(target: dict[str, Any], terminal: Terminal) -> None:
+    count = f"{len(target['built'])} of {target['known']}"
+    terminal.heading(f"Fused GEMM kernels for {target['target']}: {count} built")
+    if not target["built"]:
+        return
+    rows = [[f"{c['m']} x {c['n']} x {c['k']}", c["config"] or "none"] for c in target["choices"]]
+    terminal.table(("M x N x K, BF16 output", "choice (an estimate, not a measurement)"), rows)
+    terminal.line(f"for a device of {target['multiprocessors']} SMs; blockscale.gemm_candidates has any other shape")
 
 
 def _cell(path: dict[str, Any]) -> str:

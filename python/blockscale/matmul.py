@@ -21,6 +21,7 @@ from ._checks import (
     narrow_float,
 )
 from ._codes import ACTIVATION_CODE, AMAX_CODE, FLOAT_INPUTS, SCALING_CODE, layout_code
+from .dispatch.config import NVFP4_OUTPUT, OUTPUT_NAMES, GemmConfig, output_code
 from .errors import not_offered, type_error, value_error
 from .formats import NVFP4, ScaleLayout
 from .functional import writable_rows
@@ -46,7 +47,8 @@ def gemm(
     activation: Literal["relu", "silu", "gelu", "gelu_tanh"] | None = None,
     return_amax: Literal["tensor", "row"] | None = None,
     out: Tensor | NVFP4Operand | None = None,
-    config: None = None,
+    config: GemmConfig | None = None,
+    batch_invariant: bool = False,
 ) -> Any:
     """D[M, N] = activation(alpha * (A[M, K] @ B[N, K].T) + beta * C + bias), in NVFP4 with one rounding to the output.
 
@@ -69,7 +71,9 @@ def gemm(
         return_amax: also return max |output| over the "tensor" (shape ()) or each "row" (shape (M,)), float32: of the
             stored values for a float output, of t for an NVFP4 output (the out_amax of the next step).
         out: a tensor (..., N), or an operand of out_format in SWIZZLED_128X4, to write into.
-        config: None; tuned kernels come with the GPUs that have them.
+        config: which kernel runs, on a CUDA device; None chooses one (docs/dispatch.md). None on a CPU.
+        batch_invariant: a row of D has the same bits for every M, at the price of a plan that does not look at M. On a
+            CPU it always has. Not for a plain `a`.
 
     Returns:
         A tensor of shape a.shape[:-1] + (N,), or an NVFP4Operand if out_format is given; with return_amax, a pair.
@@ -89,8 +93,8 @@ def gemm(
         raise value_error(_NAME, "K", f"at most {MAX_K}", k)
     if isinstance(a, NVFP4Operand):
         _check_pair(a, b)
-    if config is not None:
-        raise not_offered(_NAME, "config", "None in this version", repr(config))
+    plan = _checked_config(config, a, device)
+    _check_batch_invariant(batch_invariant, a)
     n = b.rows
     shape = (*a_shape[:-1], n)
     _check_no_grad(a=a, bias=bias, c=c, alpha=alpha)
@@ -111,14 +115,16 @@ def gemm(
         beta_value,
         ACTIVATION_CODE[activation],
         AMAX_CODE[return_amax],
+        plan,
+        batch_invariant,
     )
     result: Tensor | NVFP4Operand
     if out_format is None:
         if out_amax is not None:
             raise value_error(_NAME, "out_amax", "None without out_format", "a second level")
-        result, returned = _float_output(shared, shape, out_dtype, out)
+        result, returned = _float_output(shared, shape, out_dtype, out, config)
     else:
-        result, returned = _nvfp4_output(shared, shape, m, out_dtype, out_format, out_amax, out, device)
+        result, returned = _nvfp4_output(shared, shape, m, out_dtype, out_format, out_amax, out, device, config)
     return result if return_amax is None else (result, returned)
 
 
@@ -166,6 +172,33 @@ def _check_pair(a: NVFP4Operand, b: NVFP4Operand) -> None:
         # would show the mistake.
         hint = "If it is meant, swap the operands and transpose the result."
         raise value_error(_NAME, "a", "rowwise when b is rowwise", "a columnwise operand", hint)
+
+
+def _checked_config(config: object, a: object, device: torch.device) -> list[int]:
+    """The plan of a config; whether its kernel is one for this GPU is seen when the op runs."""
+    if config is None:
+        return []
+    if not isinstance(config, GemmConfig):
+        hint = 'As GemmConfig("sm100_256x256x256_b16", cluster=(2, 1)).'
+        raise type_error(_NAME, "config", "a GemmConfig or None", type(config).__name__, hint)
+    if device.type == "cpu":
+        raise value_error(_NAME, "config", "None on cpu", config, "It names a kernel of a GPU.")
+    if not isinstance(a, NVFP4Operand):
+        raise value_error(_NAME, "config", "None with a plain a", config, "The kernels take NVFP4 on both sides.")
+    return list(config.plan)
+
+
+def _check_batch_invariant(batch_invariant: object, a: object) -> None:
+    if not isinstance(batch_invariant, bool):
+        raise type_error(_NAME, "batch_invariant", "a bool", type(batch_invariant).__name__)
+    if batch_invariant and not isinstance(a, NVFP4Operand):
+        hint = "The product of floats is a library's, which chooses its order by M."
+        raise not_offered(_NAME, "batch_invariant", "False with a plain a", True, hint)
+
+
+def _check_output_of(config: GemmConfig | None, output: int) -> None:
+    if config is not None and config.output != output:
+        raise value_error(_NAME, "config", f"a kernel that writes {OUTPUT_NAMES[output]}", config)
 
 
 def _check_no_grad(**tensors: object) -> None:
@@ -227,11 +260,13 @@ def _checked_c(c: object, beta: object, shape: tuple[int, ...], device: torch.de
 
 
 def _float_output(
-    shared: tuple[Any, ...], shape: tuple[int, ...], out_dtype: torch.dtype | None, out: object
-) -> tuple[Tensor, Tensor]:
+    shared: tuple[Any, ...], shape: tuple[int, ...], out_dtype: torch.dtype | None, out: object,
+    config: GemmConfig | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     if out_dtype is not None and out_dtype not in FLOAT_INPUTS:
         raise type_error(_NAME, "out_dtype", "torch.float32, torch.bfloat16 or torch.float16", out_dtype)
     if out is None:
+        _check_output_of(config, output_code(out_dtype or torch.bfloat16))
         d, returned = gemm_ops.gemm(*shared, out_dtype or torch.bfloat16)
         return d.view(shape), returned
     tensor = check_float_tensor(_NAME, "out", out)
@@ -240,12 +275,13 @@ def _float_output(
     if tuple(tensor.shape) != shape:
         raise value_error(_NAME, "out", f"of shape {shape}", tuple(tensor.shape))
     check_device(_NAME, "out", tensor.device, shared[6].device)
+    _check_output_of(config, output_code(tensor.dtype))
     return tensor, gemm_ops.gemm_out(*shared, writable_rows(_NAME, "out", tensor))
 
 
 def _nvfp4_output(
     shared: tuple[Any, ...], shape: tuple[int, ...], m: int, out_dtype: torch.dtype | None, fmt: object,
-    out_amax: object, out: object, device: torch.device,
+    out_amax: object, out: object, device: torch.device, config: GemmConfig | None,
 ) -> tuple[NVFP4Operand, Tensor]:  # fmt: skip
     if not isinstance(fmt, NVFP4):
         raise type_error(_NAME, "out_format", "an NVFP4", type(fmt).__name__)
@@ -254,6 +290,7 @@ def _nvfp4_output(
     if fmt.block != (1, 16) or fmt.four_over_six is not None or fmt.rht is not None:
         raise not_offered(_NAME, "out_format", "of block (1, 16), without four_over_six and rht", fmt)
     check_blocks(_NAME, "b", shape[-1], "N (for an NVFP4 output)")
+    _check_output_of(config, NVFP4_OUTPUT)
     if out_amax is None:
         raise value_error(_NAME, "out_amax", "given with out_format", None, "Use return_amax of the last step.")
     second = check_second_level(_NAME, "out_amax", out_amax, fmt.scaling, m, device)

@@ -41,12 +41,23 @@ def test_bug_84_capabilities_without_kernels(capability: tuple[int, int]) -> Non
         select_target(capability)
 
 
+class FakeBackend:
+    """A backend that was built with some of the GEMM kernels."""
+
+    def __init__(self, kernels: frozenset[str]) -> None:
+        self.kernels = kernels
+
+    def gemm_built(self, kernel: int) -> int:
+        return int(bs.dispatch.KERNELS[kernel].name in self.kernels)
+
+
 class FakeLibrary:
     """A CUDA library of given targets, whose probe fails with a reason if there is one."""
 
-    def __init__(self, targets: str, reason: str | None = None) -> None:
+    def __init__(self, targets: str, reason: str | None = None, kernels: frozenset[str] = frozenset()) -> None:
         self.targets = targets
         self.reason = reason
+        self.backend = FakeBackend(kernels)
 
     def probe(self, device: int) -> None:
         if self.reason is not None:
@@ -111,6 +122,40 @@ def test_with_a_usable_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     info.show(answer, Terminal())
     text = capsys.readouterr().out
     assert "backends" in text and "cpu, cuda" in text and "cuda:1  GPU 1, capability 9.0: runs sm_90a" in text
+
+
+def test_gemm_kernels_of_a_target(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    core = frozenset(kernel.name for kernel in bs.dispatch.KERNELS if kernel.core)
+    fake_cuda(monkeypatch, FakeLibrary("90a;100a", kernels=core - {"sm90_128x128x64_f32"}), [(10, 0)])
+    hopper, blackwell = info.collect()["gemm_kernels"]
+    assert hopper["target"] == "sm_90a" and hopper["known"] == 4
+    assert hopper["built"] == ["sm90_128x128x64_b16", "sm90_128x128x64_nvfp4"]
+    assert blackwell["target"] == "sm_100a" and len(blackwell["built"]) == 5
+    assert {choice["config"].split()[0] for choice in blackwell["choices"]} <= core
+    assert blackwell["choices"][-1] == {"m": 8192, "n": 8192, "k": 8192, "config": "sm100_256x256x256_b16 2x1"}
+    json.dumps(blackwell)
+    from blockscale._terminal import Terminal
+
+    info.show(info.collect(), Terminal())
+    text = capsys.readouterr().out
+    assert "Fused GEMM kernels for sm_100a: 5 of 16 built" in text and "sm100_256x256x256_b16 2x1" in text
+    assert "an estimate, not a measurement" in text
+
+
+def test_a_library_without_gemm_kernels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_cuda(monkeypatch, FakeLibrary("90a"), [(9, 0)])
+    answer = info.collect()
+    assert answer["gemm_kernels"][0]["built"] == []
+    assert all(choice["config"] is None for choice in answer["gemm_kernels"][0]["choices"])
+    from blockscale._terminal import Terminal
+
+    info.show(answer, Terminal())
+    assert "Fused GEMM kernels for sm_90a: 0 of 4 built" in capsys.readouterr().out
+
+
+def test_no_cuda_library_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cuda(monkeypatch, None, [])
+    assert info.collect()["gemm_kernels"] == []
 
 
 OLD_DRIVER = "CUDA driver 12.8 is older than the runtime 13.0, which needs driver 580 or newer"

@@ -162,7 +162,18 @@ _EPILOGUE: tuple[BadCall, ...] = (
     _value("activation_list", d(activation=["relu"]), "activation", 'None, "relu",...', "['relu']"),
     _value("return_amax", d(return_amax="column"), "return_amax", 'None, "tensor" or "row"', "'column'"),
     _value("return_amax_bool", d(return_amax=True), "return_amax", 'None, "tensor" or "row"', "True"),
-    _offered("config", d(config="128x256"), "config", "None in this version", "'128x256'"),
+    _kind("config_text", d(config="128x256"), "config", "a GemmConfig or None", "str"),
+    _kind("config_tuple", d(config=(4, 1, 1)), "config", "a GemmConfig or None", "tuple"),
+    _kind("config_class", lambda i: i.gemm(config=bs.GemmConfig), "config", "a GemmConfig or None", "type"),
+    _kind("invariant_int", d(batch_invariant=1), "batch_invariant", "a bool", "int"),
+    _kind("invariant_none", d(batch_invariant=None), "batch_invariant", "a bool", "NoneType"),
+    _offered(
+        "invariant_plain",
+        lambda i: bs.gemm(i.x(16, 32).bfloat16(), i.op(32), batch_invariant=True),
+        "batch_invariant",
+        "False with a plain a",
+        "True",
+    ),
 )
 
 _OUTPUT: tuple[BadCall, ...] = (

@@ -20,12 +20,13 @@ import blockscale as bs
 from tests.cases import REFUSAL_CASES, RefusalCase
 from tests.checks import check_refusal
 from tests.contract.bad_casts import CAST_CALLS
+from tests.contract.bad_dispatch import DISPATCH_CALLS, DISPATCH_ON_CPU
 from tests.contract.bad_gemms import GEMM_CALLS
 from tests.contract.bad_others import CPU_ONLY, OTHER_CALLS
 from tests.contract.bad_primary import PRIMARY_CALLS
 from tests.contract.table import BadCall, problem_of
 
-TABLE: tuple[BadCall, ...] = CAST_CALLS + OTHER_CALLS + GEMM_CALLS + PRIMARY_CALLS
+TABLE: tuple[BadCall, ...] = CAST_CALLS + OTHER_CALLS + GEMM_CALLS + PRIMARY_CALLS + DISPATCH_CALLS
 
 _ROOT = Path(__file__).parents[2]
 
@@ -36,7 +37,7 @@ def test_refused(case: BadCall, device: torch.device) -> None:
     assert not problem, problem
 
 
-@pytest.mark.parametrize("case", CPU_ONLY, ids=str)
+@pytest.mark.parametrize("case", CPU_ONLY + DISPATCH_ON_CPU, ids=str)
 def test_refused_on_the_cpu(case: BadCall) -> None:
     problem = problem_of(case, "cpu")
     assert not problem, problem
@@ -50,7 +51,7 @@ def test_refused_like_the_reference(case: RefusalCase, device: torch.device) -> 
 def test_every_public_function_is_in_the_table() -> None:
     public = {name: getattr(bs, name) for name in bs.__all__}
     callables = {name for name, value in public.items() if inspect.isfunction(value)}
-    callables |= {"NVFP4", "NVFP4Operand", "Recipe"}
+    callables |= {"GemmConfig", "NVFP4", "NVFP4Operand", "Recipe"}
     assert {"quantize", "gemm", "amax"} <= callables
     assert callables == {case.function for case in TABLE}
 

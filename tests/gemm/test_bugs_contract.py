@@ -62,7 +62,7 @@ EXPECTED = {
     "c": ("ValueError", "gemm: c must be of shape (64, 64); got (64, 63)"),
     "alpha": ("TypeError", "gemm: alpha must be float32; got torch.float64"),
     "out_amax": ("ValueError", "gemm: out_amax must be of shape (64,) with scaling='row'; got (3,)"),
-    "config": ("NotImplementedError", "gemm: config must be None in this version; got 1"),
+    "config": ("TypeError", "gemm: config must be a GemmConfig or None; got int"),
     "unknown keyword": ("TypeError", "gemm() got an unexpected keyword argument 'transpose'"),
 }
 

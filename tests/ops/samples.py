@@ -94,9 +94,9 @@ def _gemm_shared() -> Iterator[tuple[Arguments, int, int]]:
     for m, n, k, scaling, layout, return_kind in ((5, 16, 48, ROW, SWIZZLED, 1), (17, 32, 64, TENSOR, LINEAR, -1)):
         a = (*parts(m, k, layout, scaling), scaling, 448, layout)
         b = (*parts(n, k, SWIZZLED, TENSOR), TENSOR, 448, SWIZZLED)
-        yield (*a, *b, torch.ones(n), torch.ones(1), 1.0, matrix(m, n), 0.5, 1, return_kind), m, n
+        yield (*a, *b, torch.ones(n), torch.ones(1), 1.0, matrix(m, n), 0.5, 1, return_kind, [], False), m, n
         plain = (matrix(m, k, torch.bfloat16), None, None, TENSOR, 448, LINEAR)
-        yield (*plain, *b, None, None, 0.5, None, 0.0, 0, 0), m, n
+        yield (*plain, *b, None, None, 0.5, None, 0.0, 0, 0, [], False), m, n
 
 
 def _gemm() -> Iterator[Arguments]:
