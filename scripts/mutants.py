@@ -7,7 +7,8 @@ file; `tests/build/test_mutants_apply.py` sees to that, so a change of the sourc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from mutant import Mutant
+from mutants_training import TRAINING
 
 SIMD = "kernels/cpu/simd_kernels.cpp"
 SCALE = "kernels/numerics/scale.h"
@@ -25,6 +26,7 @@ HELD = "python/blockscale/tensor/held.py"
 DISPATCH = "python/blockscale/tensor/dispatch.py"
 HOOKS = "python/blockscale/tensor/fsdp.py"
 TILE_SCALES = "python/blockscale/tensor/tile_scales.py"
+
 
 TABLES = "tests/casts/test_tables.py"
 NUMERICS = "tests/casts/test_bugs_numerics.py"
@@ -48,29 +50,6 @@ STORE = "python/blockscale/dispatch/store.py"
 LAWS = "tests/dispatch/test_heuristic.py"
 CHOICES = "tests/dispatch/test_choice.py"
 STORES = "tests/dispatch/test_store.py"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault.
-
-    Attributes:
-        name: for --only, and in the report.
-        file: path from the root of the repository.
-        old, new: the text that is replaced. `old` occurs once.
-        tests: test files of which one must notice.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-    @property
-    def native(self) -> bool:
-        """The native module must be built again."""
-        return self.file.startswith("kernels/")
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -519,13 +498,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "first_rows.flip(2).permute(0, 3, 2, 1, 4)",
         ("tests/tensor/test_tile_scales.py",),
     ),
-    Mutant(
-        "input_gradient_from_a_row_of_another_block",
-        "python/blockscale/nn/functional.py",
-        "return dy @ dequantize(columnwise).t()",
-        "return dy @ dequantize(columnwise).t().roll(16, 0)",
-        ("tests/nn/test_functional.py",),
-    ),
     # Choice of a GEMM kernel
     Mutant("invariant_plan_looks_at_m", HEURISTIC, "if (q.batch_invariant) q.m = kInvariantRows;", "", (LAWS,)),
     Mutant(
@@ -591,4 +563,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "        fcntl.flock(file, fcntl.LOCK_UN)",
         (STORES,),
     ),
+    *TRAINING,
 )

@@ -22,7 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from mutants import MUTANTS, Mutant
+from mutant import Mutant
+from mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "pyproject.toml", "README.md", "kernels", "python", "scripts", "tests", "third_party")

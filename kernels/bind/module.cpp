@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "bind/adam_module.h"
 #include "bind/blockscale.h"
 #include "bind/gemm_module.h"
 #include "bind/primary.h"
@@ -195,6 +196,7 @@ PYBIND11_MODULE(_C, m) {
            arg("out_amax").noconvert(), arg("return_kind").noconvert(), arg("returned_amax").noconvert());
 
   blockscale::add_primary_list(m);
+  blockscale_bind::bind_adam(m);
 
   py::class_<Backend>(m, "Backend")
       .def_property_readonly("name", [](const Backend& b) { return b.table->name; })
@@ -258,6 +260,9 @@ PYBIND11_MODULE(_C, m) {
           [](const Backend& b, const blockscale::PrimaryList& list, const BsLaunch& l) {
             run(b.table->primary, list.problem(), l);
           },
+          arg("problem"), arg("launch"))
+      .def(
+          "adam", [](const Backend& b, const BsAdamProblem& p, const BsLaunch& l) { run(b.table->adam, p, l); },
           arg("problem"), arg("launch"));
 
   py::class_<CudaLibrary>(m, "CudaLibrary")

@@ -7,6 +7,7 @@
  */
 #ifndef BLOCKSCALE_CONTRACT_BACKEND_H_
 #define BLOCKSCALE_CONTRACT_BACKEND_H_
+#include "adam.h"
 #include "primary.h"
 #include "types.h"
 
@@ -31,6 +32,7 @@ typedef struct BsBackend {
   int64_t (*primary_table_bytes)(const BsPrimaryProblem*);
   BsStatus (*pack_primary_table)(const BsPrimaryProblem*, void* host_table);
   BsStatus (*primary)(const BsPrimaryProblem*, const BsLaunch*);
+  BsStatus (*adam)(const BsAdamProblem*, const BsLaunch*);
 } BsBackend;
 
 #ifdef __cplusplus

@@ -36,6 +36,7 @@ const BsBackend& backend() {
       primary_table_bytes,
       pack_primary_table,
       primary,
+      adam,
   };
   return table;
 }

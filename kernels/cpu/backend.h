@@ -14,6 +14,7 @@ BsStatus widen(const BsWidenProblem* problem, const BsLaunch* launch);
 BsStatus accumulate(const BsAccumulateProblem* problem, const BsLaunch* launch);
 BsStatus epilogue(const BsEpilogueProblem* problem, const BsLaunch* launch);
 BsStatus primary(const BsPrimaryProblem* problem, const BsLaunch* launch);
+BsStatus adam(const BsAdamProblem* problem, const BsLaunch* launch);
 
 const BsBackend& backend();
 

@@ -381,6 +381,11 @@ void transpose_tile(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t o
 }
 
 }  // namespace
+}  // namespace blockscale::cpu
+
+#include "cpu/simd_adam.h"
+
+namespace blockscale::cpu {
 
 #define BS_TABLE_(isa) simd_kernels_##isa
 #define BS_TABLE(isa) BS_TABLE_(isa)
@@ -388,7 +393,7 @@ extern const SimdKernels BS_TABLE(BS_ISA);
 const SimdKernels BS_TABLE(BS_ISA) = {
     BS_STRING(BS_ISA),    amax_run,   amax_fold,    quantize_row,   quantize_strip_columnwise,
     quantize_strip_tiles, decode_row, block_scales, element_scales, cast_row,
-    transpose_tile,
+    transpose_tile,       adam_run,
 };
 
 }  // namespace blockscale::cpu

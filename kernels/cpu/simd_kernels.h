@@ -2,7 +2,9 @@
 // The inner loops of the CPU backend, once for each instruction set. simd_kernels.cpp is compiled with several -m flags
 // and each copy exports one table; isa.cpp picks the best that the processor has. The bytes are the same in all.
 #pragma once
+#include "contract/adam.h"
 #include "contract/types.h"
+#include "numerics/adam.h"
 
 namespace blockscale::cpu {
 
@@ -43,6 +45,8 @@ struct SimdKernels {
   void (*cast_row)(const void* x, int32_t dtype, int32_t round_to, int64_t count, const float* factors, uint8_t* qdata);
   // A 16 x 16 tile of codes; pitches in bytes.
   void (*transpose_tile)(const uint8_t* in, int64_t in_pitch, uint8_t* out, int64_t out_pitch);
+  // Elements begin..end of an item take one Adam step.
+  void (*adam_run)(const BsAdamItem& item, int64_t begin, int64_t end, float grad_factor, const AdamFactors& factors);
 };
 
 const SimdKernels& simd_kernels();  // the best for this processor

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "contract/adam_checks.h"
 #include "contract/backend.h"
 #include "contract/checks.h"
 #include "contract/primary_checks.h"
@@ -70,11 +71,14 @@ BsStatus pack_table(const BsPrimaryProblem* p, void* host_table) {
   pack_primary_table(*p, host_table);
   return ok_status();
 }
+BsStatus run_adam(const BsAdamProblem* p, const BsLaunch* where) {
+  return enqueue<BsAdamProblem, check_adam, adam, nullptr>("adam", p, where);
+}
 
 constexpr BsBackend kBackend = {
     BLOCKSCALE_ABI_VERSION, "cuda",         amax_bytes,    quantize_bytes, epilogue_bytes, run_amax,
     run_quantize,           run_dequantize, run_transpose, run_relayout,   nullptr,        nullptr,
-    run_epilogue,           table_bytes,    pack_table,    run_primary,
+    run_epilogue,           table_bytes,    pack_table,    run_primary,    run_adam,
 };
 
 // Whether code for `target` ("90a", "100f", "120") runs on a device of compute capability major.minor: an `a` target on

@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "contract/adam.h"
 #include "contract/primary.h"
 #include "contract/types.h"
 
@@ -25,6 +26,7 @@ BsStatus transpose(const BsTransposeProblem& problem, const Context& context);
 BsStatus relayout(const BsRelayoutProblem& problem, const Context& context);
 BsStatus epilogue(const BsEpilogueProblem& problem, const Context& context);
 BsStatus primary(const BsPrimaryProblem& problem, const Context& context);
+BsStatus adam(const BsAdamProblem& problem, const Context& context);
 
 int64_t amax_workspace_bytes(const BsAmaxProblem& problem);
 int64_t quantize_workspace_bytes(const BsQuantizeProblem& problem);

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The native module (kernels/bind/module.cpp). Addresses are those of Tensor.data_ptr(); 0 is null.
+from collections.abc import Sequence
+
 build_compiler: str
 build_cuda_archs: str
 build_python: str
@@ -128,6 +130,42 @@ class PrimaryList:
     ) -> None: ...
     def add_transpose(self, x: Operand, y: Operand) -> None: ...
 
+class AdamItems:
+    def __init__(self) -> None: ...
+    def append(
+        self,
+        master: int,
+        exp_avg: int,
+        exp_avg_sq: int,
+        grad: int,
+        copy: int,
+        step: int,
+        count: int,
+        grad_dtype: int,
+        copy_dtype: int,
+    ) -> None: ...
+    def set_grads(self, grads: Sequence[int]) -> bool: ...
+    def bytes(self) -> bytes: ...
+    def __len__(self) -> int: ...
+
+class AdamProblem:
+    def __init__(
+        self,
+        items: AdamItems,
+        device_items: int,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        weight_decay: float,
+        step: int,
+        maximize: bool,
+        decoupled: bool,
+        lr_tensor: int,
+        inv_scale: int,
+        found_inf: int,
+    ) -> None: ...
+
 class Backend:
     @property
     def name(self) -> str: ...
@@ -145,6 +183,7 @@ class Backend:
     def primary_table_bytes(self, problem: PrimaryList) -> int: ...
     def pack_primary_table(self, problem: PrimaryList, host_table: int) -> None: ...
     def primary(self, problem: PrimaryList, launch: Launch) -> None: ...
+    def adam(self, problem: AdamProblem, launch: Launch) -> None: ...
 
 class CudaLibrary:
     def __init__(self, path: str) -> None: ...

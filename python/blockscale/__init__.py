@@ -4,8 +4,9 @@
 Start with `quantize` and `gemm`; `formats.py` and `operand.py` define the objects they take and return.
 """
 
-from . import checkpoint, dispatch, nn, reference
+from . import checkpoint, dispatch, distributed, nn, optim, reference
 from .dispatch import GemmConfig, gemm_candidates
+from .distributed import cast_master_weights_to_nvfp4, post_all_gather_processing
 from .formats import NVFP4, ScaleLayout
 from .functional import amax, dequantize, quantize, quantize_both, swizzle_scales, transpose, unswizzle_scales
 from .fused_scales import FusedScales
@@ -36,9 +37,11 @@ __all__ = [
     "__version__",
     "amax",
     "autotune",
+    "cast_master_weights_to_nvfp4",
     "checkpoint",
     "dequantize",
     "dispatch",
+    "distributed",
     "fused_scale",
     "gemm",
     "gemm_candidates",
@@ -48,8 +51,10 @@ __all__ = [
     "multi_tensor_partial_cast",
     "multi_tensor_transpose",
     "nn",
+    "optim",
     "partial_amax",
     "partial_cast",
+    "post_all_gather_processing",
     "quantize",
     "quantize_both",
     "reference",

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from . import evidence, functional, matmul, multi_tensor, primary, reference
+from .distributed import cast_master_weights_to_nvfp4, post_all_gather_processing
 from .formats import NVFP4, ScaleLayout
 from .operand import NVFP4Operand
+from .optim import FusedAdam
+from .tensor import NVFP4Tensor
 
 Found = str | None
 """What is wrong; None if nothing is."""
@@ -81,6 +84,9 @@ def run_checks(device: torch.device, target: str, seed: int = 0) -> Iterator[Che
     yield check("swizzle_scales, unswizzle_scales", "there and back, bytes", lambda: _compare_swizzle(x, device))
     yield check("partial_amax, fused_scale, partial_cast", "odd shards, bytes", lambda: _compare_shards(x, device))
     yield check("multi_tensor_*", "every stage and transpose, bytes", lambda: _compare_lists(x, device))
+    cast = "cast_master_weights_to_nvfp4, post_all_gather_processing"
+    yield check(cast, "FP32 masters to both orientations, bytes", lambda: _compare_master_cast(x, device))
+    yield check("optim.FusedAdam", "3 dtypes and NVFP4, 3 steps, bytes", lambda: _compare_adam(x, device))
     exact, exact_weight = _exact_operand(_ROWS, _K, generator), _exact_operand(_N, _K, generator)
     yield check("gemm", "exact sums, bias, bytes", lambda: _compare_gemm(exact, exact_weight, bias, device))
     a, b = functional.quantize(x, scaling="row"), functional.quantize(weight, block=(16, 16))
@@ -220,6 +226,38 @@ def _compare_swizzle(x: Tensor, device: torch.device) -> Found:
     return _operand_difference(swizzled, reference.swizzle_scales(op)) or _operand_difference(
         functional.unswizzle_scales(swizzled), op
     )
+
+
+def _compare_master_cast(x: Tensor, device: torch.device) -> Found:
+    zeros = torch.zeros_like(x, device=device, dtype=torch.bfloat16)
+    weight = NVFP4Tensor.quantize(zeros, block=(16, 16), columnwise=True)
+    cast_master_weights_to_nvfp4([weight], [x.view(-1).to(device)], [0])
+    post_all_gather_processing([weight])
+    pairs = zip((weight.rowwise, weight.columnwise), reference.quantize_both(x.bfloat16(), block=(16, 16)), strict=True)
+    return _first(_operand_difference(got, want) for got, want in pairs)
+
+
+def _compare_adam(x: Tensor, device: torch.device) -> Found:
+    """Three steps of a float32, a bfloat16, a float16 and an NVFP4 parameter."""
+    values = [x, *(x.to(dtype) for dtype in _DTYPES[1:])]
+    quantized = NVFP4Tensor.quantize(x.bfloat16().to(device), block=(16, 16))
+    params = [torch.nn.Parameter(value.to(device, copy=True)) for value in (*values, quantized)]
+    optimizer = FusedAdam(params)
+    starts = [value.float() for value in (*values, quantized.dequantize(torch.float32).cpu())]
+    states = [(start, torch.zeros_like(x), torch.zeros_like(x)) for start in starts]
+    for step in range(1, 4):
+        grads = [(x * 0.1 * step).to(param.dtype) for param in params]
+        states = [reference.adam(*state, grad, step=step) for state, grad in zip(states, grads, strict=True)]
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad.to(device)
+        optimizer.step()
+    masters = [optimizer.master(param) for param in params]
+    found = (_difference(got, want[0], "master") for got, want in zip(masters, states, strict=True))
+    codes = reference.quantize(states[-1][0].bfloat16(), block=(16, 16)).qdata
+    weight = params[-1]
+    if not isinstance(weight, NVFP4Tensor):
+        return f"the parameter has become a {type(weight).__name__}"
+    return _first(found) or _difference(weight.rowwise.qdata, codes, "codes")
 
 
 def _compare_gemm(a: NVFP4Operand, b: NVFP4Operand, bias: Tensor, device: torch.device) -> Found:

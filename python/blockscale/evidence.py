@@ -88,6 +88,8 @@ OPERATIONS = {
     "swizzle_scales, unswizzle_scales": False,
     "partial_amax, fused_scale, partial_cast": False,
     "multi_tensor_*": False,
+    "cast_master_weights_to_nvfp4, post_all_gather_processing": False,
+    "optim.FusedAdam": False,
     "gemm": True,
     "gemm with NVFP4 output": True,
     "gemm of BF16 or FP16 activations": True,

@@ -14,12 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _mutants() -> tuple[Any, ...]:
+    sys.path.insert(0, str(ROOT / "scripts"))  # where a script finds the modules beside it
     spec = importlib.util.spec_from_file_location("blockscale_mutants", ROOT / "scripts" / "mutants.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
+    sys.path.pop(0)
     mutants: tuple[Any, ...] = module.MUTANTS
     return mutants
 

@@ -9,6 +9,7 @@ with one. It is slow on purpose and runs wherever torch does.
 Not offered here: stochastic rounding, making a rotated (rht) operand.
 """
 
+from .adam import adam
 from .cast import amax, dequantize, quantize, quantize_both, transpose
 from .layouts import swizzle_scales, unswizzle_scales
 from .matmul import gemm
@@ -24,6 +25,7 @@ from .primary import (
 )
 
 __all__ = [
+    "adam",
     "amax",
     "dequantize",
     "fused_scale",
