@@ -12,6 +12,7 @@
 #include "bind/blockscale.h"
 #include "bind/gemm_module.h"
 #include "bind/primary.h"
+#include "contract/status.h"
 #include "cpu/simd_kernels.h"
 #include "numerics/bits.h"
 
@@ -131,6 +132,8 @@ void run(BsStatus (*function)(const Problem*, const BsLaunch*), const Problem& p
   raise_if_failed(status);
 }
 
+BsStatus no_fused_gemm() { return blockscale::failure(BS_NOT_OFFERED, "gemm: this backend has no fused kernels."); }
+
 struct CudaLibrary {
   BsCudaLibrary library;
 };
@@ -198,6 +201,12 @@ PYBIND11_MODULE(_C, m) {
   blockscale::add_primary_list(m);
   blockscale_bind::bind_adam(m);
 
+  py::class_<BsGemmProblem>(m, "GemmProblem")
+      .def(py::init([](const BsOperand& a, const BsOperand& b, const BsEpilogueProblem& epilogue) {
+             return BsGemmProblem{a, b, epilogue};
+           }),
+           arg("a").noconvert(), arg("b").noconvert(), arg("epilogue").noconvert());
+
   py::class_<Backend>(m, "Backend")
       .def_property_readonly("name", [](const Backend& b) { return b.table->name; })
       .def(
@@ -263,7 +272,34 @@ PYBIND11_MODULE(_C, m) {
           arg("problem"), arg("launch"))
       .def(
           "adam", [](const Backend& b, const BsAdamProblem& p, const BsLaunch& l) { run(b.table->adam, p, l); },
-          arg("problem"), arg("launch"));
+          arg("problem"), arg("launch"))
+      .def(
+          "gemm_built",
+          [](const Backend& b, int32_t kernel) { return b.table->gemm_built && b.table->gemm_built(kernel); },
+          arg("kernel").noconvert())
+      .def(
+          "gemm_check",
+          [](const Backend& b, const BsGemmProblem& p, const BsGemmPlan& plan) {
+            raise_if_failed(b.table->gemm_check ? b.table->gemm_check(&p, &plan) : no_fused_gemm());
+          },
+          arg("problem"), arg("plan"))
+      .def(
+          "gemm_workspace_bytes",
+          [](const Backend& b, const BsGemmProblem& p, const BsGemmPlan& plan) {
+            return b.table->gemm_workspace_bytes ? b.table->gemm_workspace_bytes(&p, &plan) : int64_t{0};
+          },
+          arg("problem"), arg("plan"))
+      .def(
+          "gemm",
+          [](const Backend& b, const BsGemmProblem& p, const BsGemmPlan& plan, const BsLaunch& launch) {
+            BsStatus status = no_fused_gemm();
+            if (b.table->gemm) {
+              const py::gil_scoped_release unlocked;
+              status = b.table->gemm(&p, &plan, &launch);
+            }
+            raise_if_failed(status);
+          },
+          arg("problem"), arg("plan"), arg("launch"));
 
   py::class_<CudaLibrary>(m, "CudaLibrary")
       .def(py::init([](const std::string& path) {

@@ -8,6 +8,7 @@
 #ifndef BLOCKSCALE_CONTRACT_BACKEND_H_
 #define BLOCKSCALE_CONTRACT_BACKEND_H_
 #include "adam.h"
+#include "gemm.h"
 #include "primary.h"
 #include "types.h"
 
@@ -33,6 +34,11 @@ typedef struct BsBackend {
   BsStatus (*pack_primary_table)(const BsPrimaryProblem*, void* host_table);
   BsStatus (*primary)(const BsPrimaryProblem*, const BsLaunch*);
   BsStatus (*adam)(const BsAdamProblem*, const BsLaunch*);
+  /* Fused GEMMs; null on the CPU, whose GEMM is a library's product and `epilogue`. */
+  int32_t (*gemm_built)(int32_t kernel); /* whether this library holds the kernel */
+  BsStatus (*gemm_check)(const BsGemmProblem*, const BsGemmPlan*);
+  int64_t (*gemm_workspace_bytes)(const BsGemmProblem*, const BsGemmPlan*);
+  BsStatus (*gemm)(const BsGemmProblem*, const BsGemmPlan*, const BsLaunch*);
 } BsBackend;
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 // L1: the checks that every backend makes before it writes a byte. Python checks the same facts with better words at
 // its own door; these hold for callers of the C ABI too.
 #pragma once
+#include "gemm.h"
 #include "status.h"
 
 namespace blockscale {
@@ -119,6 +120,19 @@ inline BsStatus check_epilogue(const BsEpilogueProblem& p) {
   if (p.return_kind != BS_AMAX_NONE && !p.returned_amax && (m > 0 || p.return_kind == BS_AMAX_TENSOR))
     return broken_rule(op, "returned_amax", "a non-null pointer", 0);
   return ok_status();
+}
+
+inline BsStatus check_gemm(const BsGemmProblem& p) {
+  BS_RETURN_IF_BROKEN(check_operand("gemm", "a", p.a));
+  BS_RETURN_IF_BROKEN(check_operand("gemm", "b", p.b));
+  if (p.a.k != p.b.k) return broken_rule("gemm", "b.k", "the K of a", p.b.k);
+  if (p.a.rows == 0 || p.b.rows == 0 || p.a.k == 0) return broken_rule("gemm", "a", "not empty", 0);
+  if (!p.epilogue.a_amax) return broken_rule("gemm", "a_amax", "a non-null pointer", 0);
+  if (p.epilogue.acc.rows != p.a.rows) return broken_rule("gemm", "acc.rows", "the rows of a", p.epilogue.acc.rows);
+  if (p.epilogue.acc.cols != p.b.rows) return broken_rule("gemm", "acc.cols", "the rows of b", p.epilogue.acc.cols);
+  BsEpilogueProblem epilogue = p.epilogue;
+  epilogue.acc_empty = 1;  // the accumulator is the kernel's own
+  return check_epilogue(epilogue);
 }
 
 }  // namespace blockscale

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * L1: a GEMM with a fused epilogue, D = A @ B^T on NVFP4 operands, and the kernels that can do it.
  *
- * A kernel is named and described by a line of gemm_kernels.def, whether or not it was built. A plan is a kernel and how
- * to launch it; kernels/dispatch chooses one, or the caller pins one. Next: ../dispatch/heuristic.h.
+ * A kernel is named and described by a line of gemm_kernels.def, whether or not it was built. A plan is a kernel and
+ * how to launch it; kernels/dispatch chooses one, or the caller pins one. Next: ../dispatch/heuristic.h.
  */
 #ifndef BLOCKSCALE_CONTRACT_GEMM_H_
 #define BLOCKSCALE_CONTRACT_GEMM_H_
@@ -16,12 +16,12 @@ typedef enum BsGemmSchedule { BS_COOPERATIVE = 0, BS_PINGPONG = 1 } BsGemmSchedu
 
 typedef struct BsGemmKernelInfo {
   const char* name;
-  int32_t arch;                    /* 90, 100, 103, 120 */
-  int32_t tile_m, tile_n, tile_k;  /* of the MMA, in the kernel's own M and N; a pair of CTAs shares tile_m */
-  int32_t sms;                     /* CTAs that share an MMA: 1 or 2 */
-  int32_t swapped;                 /* computes D^T = B @ A^T: the kernel's M is N, its N is M */
-  int32_t output;                  /* BsGemmOutput */
-  int32_t schedule;                /* BsGemmSchedule */
+  int32_t arch;                   /* 90, 100, 103, 120 */
+  int32_t tile_m, tile_n, tile_k; /* of the MMA, in the kernel's own M and N; a pair of CTAs shares tile_m */
+  int32_t sms;                    /* CTAs that share an MMA: 1 or 2 */
+  int32_t swapped;                /* computes D^T = B @ A^T: the kernel's M is N, its N is M */
+  int32_t output;                 /* BsGemmOutput */
+  int32_t schedule;               /* BsGemmSchedule */
 } BsGemmKernelInfo;
 
 /* A complete choice. The cluster counts CTAs, in the kernel's own M and N. */

@@ -37,6 +37,10 @@ const BsBackend& backend() {
       pack_primary_table,
       primary,
       adam,
+      nullptr,  // fused GEMMs
+      nullptr,
+      nullptr,
+      nullptr,
   };
   return table;
 }

@@ -11,10 +11,30 @@
 #include "contract/primary_checks.h"
 #include "cuda/device.h"
 #include "cuda/export.h"
+#include "cuda/gemm/registry.h"
 #include "cuda/ops.h"
 
 namespace blockscale::cuda {
 namespace {
+
+bool is_short(const BsLaunch& where, int64_t needed) {
+  return needed > 0 && (!where.workspace || where.workspace_bytes < needed);
+}
+BsStatus short_workspace(const char* op, const BsLaunch& where, int64_t needed) {
+  return failure(BS_INVALID, "%s: workspace must be at least %lld bytes; got %lld.", op, static_cast<long long>(needed),
+                 static_cast<long long>(where.workspace ? where.workspace_bytes : 0));
+}
+
+// Makes the launch's device current while work(context) enqueues.
+template <class Work>
+BsStatus on_device(const char* op, const BsLaunch& where, const Work& work) {
+  const DeviceGuard guard(where.device);
+  if (guard.error() != cudaSuccess) return cuda_failure(op, "making the device current", guard.error());
+  Context context = {op, static_cast<cudaStream_t>(where.stream), where.device, 0, where.workspace};
+  const cudaError_t error = multiprocessors(where.device, &context.multiprocessors);
+  if (error != cudaSuccess) return cuda_failure(op, "asking the device", error);
+  return work(context);
+}
 
 // One entry of the table: `check` from contract/checks.h, `work` from ops.h. A call without a workspace has null for
 // `workspace_bytes`.
@@ -25,17 +45,9 @@ BsStatus enqueue(const char* op, const Problem* problem, const BsLaunch* where) 
   BS_RETURN_IF_BROKEN(check(*problem));
   if constexpr (workspace_bytes != nullptr) {
     const int64_t needed = workspace_bytes(*problem);
-    if (needed > 0 && (!where->workspace || where->workspace_bytes < needed))
-      return failure(BS_INVALID, "%s: workspace must be at least %lld bytes; got %lld.", op,
-                     static_cast<long long>(needed),
-                     static_cast<long long>(where->workspace ? where->workspace_bytes : 0));
+    if (is_short(*where, needed)) return short_workspace(op, *where, needed);
   }
-  const DeviceGuard guard(where->device);
-  if (guard.error() != cudaSuccess) return cuda_failure(op, "making the device current", guard.error());
-  Context context = {op, static_cast<cudaStream_t>(where->stream), 0, where->workspace};
-  const cudaError_t error = multiprocessors(where->device, &context.multiprocessors);
-  if (error != cudaSuccess) return cuda_failure(op, "asking the device", error);
-  return work(*problem, context);
+  return on_device(op, *where, [&](const Context& context) { return work(*problem, context); });
 }
 
 int64_t amax_bytes(const BsAmaxProblem* p) { return amax_workspace_bytes(*p); }
@@ -75,10 +87,39 @@ BsStatus run_adam(const BsAdamProblem* p, const BsLaunch* where) {
   return enqueue<BsAdamProblem, check_adam, adam, nullptr>("adam", p, where);
 }
 
+int32_t gemm_built(int32_t kernel) { return gemm_kernel(kernel) != nullptr; }
+BsStatus check_plan(const BsGemmProblem* p, const BsGemmPlan* plan) { return gemm_check(*p, *plan); }
+int64_t gemm_bytes(const BsGemmProblem* p, const BsGemmPlan* plan) { return gemm_workspace_bytes(*p, *plan); }
+BsStatus run_gemm(const BsGemmProblem* p, const BsGemmPlan* plan, const BsLaunch* where) {
+  if (!p || !plan || !where) return failure(BS_INVALID, "gemm: the problem, the plan and the launch must be non-null.");
+  BS_RETURN_IF_BROKEN(gemm_check(*p, *plan));
+  const int64_t needed = gemm_workspace_bytes(*p, *plan);
+  if (is_short(*where, needed)) return short_workspace("gemm", *where, needed);
+  return on_device("gemm", *where, [&](const Context& context) { return gemm(*p, *plan, context); });
+}
+
 constexpr BsBackend kBackend = {
-    BLOCKSCALE_ABI_VERSION, "cuda",         amax_bytes,    quantize_bytes, epilogue_bytes, run_amax,
-    run_quantize,           run_dequantize, run_transpose, run_relayout,   nullptr,        nullptr,
-    run_epilogue,           table_bytes,    pack_table,    run_primary,    run_adam,
+    BLOCKSCALE_ABI_VERSION,
+    "cuda",
+    amax_bytes,
+    quantize_bytes,
+    epilogue_bytes,
+    run_amax,
+    run_quantize,
+    run_dequantize,
+    run_transpose,
+    run_relayout,
+    nullptr,
+    nullptr,
+    run_epilogue,
+    table_bytes,
+    pack_table,
+    run_primary,
+    run_adam,
+    gemm_built,
+    check_plan,
+    gemm_bytes,
+    run_gemm,
 };
 
 // Whether code for `target` ("90a", "100f", "120") runs on a device of compute capability major.minor: an `a` target on

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "contract/adam.h"
+#include "contract/gemm.h"
 #include "contract/primary.h"
 #include "contract/types.h"
 
@@ -15,6 +16,7 @@ namespace blockscale::cuda {
 struct Context {
   const char* op;
   cudaStream_t stream;
+  int device;
   int multiprocessors;
   void* workspace;
 };
@@ -27,11 +29,14 @@ BsStatus relayout(const BsRelayoutProblem& problem, const Context& context);
 BsStatus epilogue(const BsEpilogueProblem& problem, const Context& context);
 BsStatus primary(const BsPrimaryProblem& problem, const Context& context);
 BsStatus adam(const BsAdamProblem& problem, const Context& context);
+BsStatus gemm(const BsGemmProblem& problem, const BsGemmPlan& plan, const Context& context);
+BsStatus gemm_check(const BsGemmProblem& problem, const BsGemmPlan& plan);
 
 int64_t amax_workspace_bytes(const BsAmaxProblem& problem);
 int64_t quantize_workspace_bytes(const BsQuantizeProblem& problem);
 int64_t epilogue_workspace_bytes(const BsEpilogueProblem& problem);
 int64_t primary_table_bytes(const BsPrimaryProblem& problem);
 void pack_primary_table(const BsPrimaryProblem& problem, void* host_table);
+int64_t gemm_workspace_bytes(const BsGemmProblem& problem, const BsGemmPlan& plan);
 
 }  // namespace blockscale::cuda

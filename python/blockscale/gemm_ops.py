@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GEMM ops: D[M,N] = A[M,K] @ B[N,K]^T in two steps, an accumulator and the epilogue.
+"""The GEMM ops: D[M,N] = A[M,K] @ B[N,K]^T.
 
-The accumulator of each device is a library's matrix product on exactly decoded operands:
+On CUDA, where a fused kernel is built that takes the problem, one launch goes from operands to output. Everywhere else
+there are two steps, an accumulator by a library's matrix product on exactly decoded operands, and the epilogue:
 
 - CPU: FP64 products over K chunks of at most 1,024. Every product of two codes and two block scales is a multiple of
   2^-20 below 2^23, so a chunk's sum is exact in any order; chunks are added as 64-bit integers and rounded once.
 - CUDA: codes times block scales are exact in BF16, so operands are decoded to BF16 and multiplied with FP32 output.
 
-The epilogue (row and column second level, alpha, beta*C, bias, activation, output or NVFP4 output) is one pass of ours.
+The epilogue (row and column second level, alpha, beta*C, bias, activation, output or NVFP4 output) is ours in all of
+them, and the same to the bit but for the smooth activations.
 """
 
 from __future__ import annotations
@@ -20,10 +22,15 @@ from torch import Tensor
 from ._codes import DTYPE_CODE, layout_code
 from ._library import register_op
 from ._native import _C, backend_of, launch_on, workspace_of
+from .dispatch.choice import plan_for
 from .dispatch.problem import GemmFacts
 from .errors import not_offered
 from .formats import ScaleLayout
 from .ops import Parts, empty_parts, matrix_of, operand_of, run_dequantize
+
+NVFP4_OUTPUT = 2
+OUTPUT_OF_DTYPE = {torch.bfloat16: 0, torch.float16: 0, torch.float32: 1}
+"""What a kernel writes: indices of `dispatch.config.OUTPUT_NAMES`."""
 
 EXACT_CHUNK = 1024
 """K elements whose exact FP64 products sum exactly: 2^10 terms below 2^23, in units of 2^-20, fill 53 bits."""
@@ -169,15 +176,18 @@ def _returned(p: Problem) -> Tensor:
     return p.b_qdata.new_empty(shape, dtype=torch.float32)
 
 
-def _run(p: Problem, d: Tensor | None, quantized: _C.Operand | None, out_amax: Tensor | None) -> Tensor:
-    device = p.b_qdata.device
-    backend = backend_of("gemm", device)
-    returned = _returned(p)
-    empty = p.k == 0 or p.m == 0 or p.n == 0
-    acc = Accumulator() if empty else _accumulate(p)
+def _epilogue_problem(
+    p: Problem,
+    acc: Accumulator,
+    d: Tensor | None,
+    quantized: _C.Operand | None,
+    out_amax: Tensor | None,
+    returned: Tensor,
+    empty: bool,
+) -> _C.EpilogueProblem:
     acc_matrix = _C.Matrix(0, 0, p.m, p.n, p.n) if acc.values is None else matrix_of(acc.values)
     bias = None if p.bias is None else _C.Matrix(p.bias.data_ptr(), DTYPE_CODE[p.bias.dtype], 1, p.n, p.n)
-    problem = _C.EpilogueProblem(
+    return _C.EpilogueProblem(
         acc_matrix,
         _address(acc.fixed),
         _address(acc.a_nan_rows),
@@ -201,6 +211,38 @@ def _run(p: Problem, d: Tensor | None, quantized: _C.Operand | None, out_amax: T
         p.return_kind,
         _address(returned),
     )
+
+
+def _run_fused(
+    p: Problem, d: Tensor | None, quantized: _C.Operand | None, out_amax: Tensor | None, returned: Tensor
+) -> bool:
+    """One kernel from operands to output, where one is built that takes the problem; false where none is."""
+    device = p.b_qdata.device
+    if device.type == "cpu" or p.a_scale is None or p.a_amax is None:
+        return False
+    backend = backend_of("gemm", device)
+    a = operand_of((p.a_qdata, p.a_scale, p.a_amax), p.a_layout, p.a_scaling, p.a_e4m3_max)
+    b = operand_of((p.b_qdata, p.b_scale, p.b_amax), p.b_layout, p.b_scaling, p.b_e4m3_max)
+    epilogue = _epilogue_problem(p, Accumulator(), d, quantized, out_amax, returned, False)
+    problem = _C.GemmProblem(a, b, epilogue)
+    output = NVFP4_OUTPUT if d is None else OUTPUT_OF_DTYPE[d.dtype]
+    plan = plan_for(p.facts(output), device, p.plan, lambda candidate: backend.gemm_check(problem, candidate))
+    if plan is None:
+        return False
+    workspace = workspace_of(backend.gemm_workspace_bytes(problem, plan), device)
+    backend.gemm(problem, plan, launch_on(device, workspace))
+    return True
+
+
+def _run(p: Problem, d: Tensor | None, quantized: _C.Operand | None, out_amax: Tensor | None) -> Tensor:
+    device = p.b_qdata.device
+    returned = _returned(p)
+    empty = p.k == 0 or p.m == 0 or p.n == 0
+    if not empty and _run_fused(p, d, quantized, out_amax, returned):
+        return returned
+    backend = backend_of("gemm", device)
+    acc = Accumulator() if empty else _accumulate(p)
+    problem = _epilogue_problem(p, acc, d, quantized, out_amax, returned, empty)
     workspace = workspace_of(backend.epilogue_workspace_bytes(problem), device)
     backend.epilogue(problem, launch_on(device, workspace))
     return returned

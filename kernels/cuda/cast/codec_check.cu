@@ -68,7 +68,7 @@ extern "C" BLOCKSCALE_EXPORT BsStatus blockscale_cuda_check_codecs(unsigned long
   if (!mismatches || !where) return failure(BS_INVALID, "check_codecs: mismatches must be two counts on the device.");
   const DeviceGuard guard(where->device);
   if (guard.error() != cudaSuccess) return cuda_failure("check_codecs", "making the device current", guard.error());
-  Context context = {"check_codecs", static_cast<cudaStream_t>(where->stream), 0, nullptr};
+  Context context = {"check_codecs", static_cast<cudaStream_t>(where->stream), where->device, 0, nullptr};
   cudaError_t error = multiprocessors(where->device, &context.multiprocessors);
   if (error == cudaSuccess) error = cudaMemsetAsync(mismatches, 0, 2 * sizeof *mismatches, context.stream);
   if (error != cudaSuccess) return cuda_failure("check_codecs", "clearing the counts", error);

@@ -3,6 +3,7 @@
 // Both outputs start here. The arithmetic is numerics/epilogue.h; this adds loads and the order of the optional lines.
 #pragma once
 #include "contract/types.h"
+#include "cuda/epilogue/activation.cuh"
 #include "cuda/load.cuh"
 #include "numerics/epilogue.h"
 
@@ -89,20 +90,11 @@ __device__ __forceinline__ void load_run(const MatrixView& x, int64_t row, int64
   load_run_of<F16>(x, row, col, count, values);
 }
 
-// Activations that need FP64, one copy a kernel: they cost far more than a call.
-inline __device__ __noinline__ float smooth_activation(int32_t activation, float t) {
-  if (activation == BS_SILU) return silu(t);
-  if (activation == BS_GELU) return gelu(t);
-  return gelu_tanh(t);
-}
-
 __device__ __forceinline__ float read_alpha(const AccumulatorParams& p) {
   return p.alpha_pointer ? *p.alpha_pointer : p.alpha;
 }
 
-// t of columns col .. col + count of a row; the others are 0. kSmooth: the activation may be one of
-// smooth_activation's.
-template <bool kSmooth>
+// t of columns col .. col + count of a row; the others are 0.
 __device__ __forceinline__ void finish_accumulators(const AccumulatorParams& p, float alpha, int64_t row, int64_t col,
                                                     int count, float (&t)[kRun]) {
 #pragma unroll
@@ -132,13 +124,7 @@ __device__ __forceinline__ void finish_accumulators(const AccumulatorParams& p, 
 #pragma unroll
     for (int i = 0; i < kRun; ++i) t[i] = t[i] + other[i];
   }
-  if constexpr (kSmooth) {
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) t[i] = smooth_activation(p.activation, t[i]);
-  } else if (p.activation == BS_RELU) {
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) t[i] = relu(t[i]);
-  }
+  activate(p.activation, t);
 #pragma unroll
   for (int i = 0; i < kRun; ++i)
     if (i >= count) t[i] = 0.0f;

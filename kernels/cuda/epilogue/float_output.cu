@@ -38,7 +38,7 @@ __device__ __forceinline__ void store_run(const Params& p, int64_t row, int64_t 
   }
 }
 
-template <class Tag, bool kSmooth>
+template <class Tag>
 __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
     float_output_kernel(const __grid_constant__ Params p) {
   __shared__ uint32_t scratch[32];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
     uint32_t largest = 0;
     if (count > 0) {
       float t[kRun];
-      finish_accumulators<kSmooth>(a, alpha, walk.row, col, count, t);
+      finish_accumulators(a, alpha, walk.row, col, count, t);
       store_run<Tag>(p, walk.row, col, count, t);
 #pragma unroll
       for (int i = 0; i < kRun; ++i) largest = umax(largest, magnitude_bits(t[i]));
@@ -81,11 +81,8 @@ BsStatus float_output(const BsEpilogueProblem& problem, const Context& context) 
   const int64_t ctas =
       std::min<int64_t>(kMaxPartials, one_wave(ceil_div(items, kWarps), kCtasPerMultiprocessor, context));
   params.amax = ReturnedAmax::make(problem, params.pieces, ctas, context);
-  const bool smooth = problem.activation != BS_IDENTITY && problem.activation != BS_RELU;
   BS_RETURN_IF_BROKEN(with_dtype(problem.d.dtype, [&](auto tag) {
-    using Tag = decltype(tag);
-    return launch(smooth ? float_output_kernel<Tag, true> : float_output_kernel<Tag, false>, ctas, kThreads, context,
-                  params);
+    return launch(float_output_kernel<decltype(tag)>, ctas, kThreads, context, params);
   }));
   return params.amax.finish(problem, params.pieces, ctas, context);
 }

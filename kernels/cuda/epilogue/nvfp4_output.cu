@@ -26,19 +26,18 @@ struct Params {
   bool vector_qdata;
 };
 
-template <bool kSmooth>
 __device__ __forceinline__ void finish_block(const AccumulatorParams& a, float alpha, int64_t row, int64_t col,
                                              Raw16<F32>& t) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float run[kRun];
-    finish_accumulators<kSmooth>(a, alpha, row, col + half * kRun, kRun, run);
+    finish_accumulators(a, alpha, row, col + half * kRun, kRun, run);
 #pragma unroll
     for (int i = 0; i < kRun; ++i) t.word[half * kRun + i] = bits_of(run[i]);
   }
 }
 
-template <bool kSwizzled, bool kPerRow, bool kSmooth>
+template <bool kSwizzled, bool kPerRow>
 __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
     nvfp4_output_kernel(const __grid_constant__ Params p) {
   __shared__ uint32_t scratch[32];
@@ -51,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
     uint32_t largest = 0, scale = 0;
     if (tiling.is_real(at.row, at.block)) {
       Raw16<F32> t;
-      finish_block<kSmooth>(p.accumulator, alpha, at.row, at.block * kBlock, t);
+      finish_block(p.accumulator, alpha, at.row, at.block * kBlock, t);
       if constexpr (kPerRow) {
         const float amax = p.level.amax[at.row];
         encode = encode_scale(amax, p.level.range);
@@ -73,16 +72,11 @@ __global__ void __launch_bounds__(kThreads, kCtasPerMultiprocessor)
   p.amax.store_cta(of_thread, scratch);
 }
 
-template <bool kSwizzled, bool kPerRow>
-BsStatus run(const Params& params, bool smooth, int64_t ctas, const Context& context) {
-  return launch(smooth ? nvfp4_output_kernel<kSwizzled, kPerRow, true> : nvfp4_output_kernel<kSwizzled, kPerRow, false>,
-                ctas, kThreads, context, params);
-}
-
-BsStatus run(const Params& params, bool per_row, bool smooth, int64_t ctas, const Context& context) {
+BsStatus run(const Params& params, bool per_row, int64_t ctas, const Context& context) {
+  const auto go = [&](auto kernel) { return launch(kernel, ctas, kThreads, context, params); };
   if (params.tiling.grid.swizzled)
-    return per_row ? run<true, true>(params, smooth, ctas, context) : run<true, false>(params, smooth, ctas, context);
-  return per_row ? run<false, true>(params, smooth, ctas, context) : run<false, false>(params, smooth, ctas, context);
+    return per_row ? go(nvfp4_output_kernel<true, true>) : go(nvfp4_output_kernel<true, false>);
+  return per_row ? go(nvfp4_output_kernel<false, true>) : go(nvfp4_output_kernel<false, false>);
 }
 
 }  // namespace
@@ -102,8 +96,7 @@ BsStatus nvfp4_output(const BsEpilogueProblem& problem, const Context& context) 
   const int64_t ctas =
       std::min<int64_t>(kMaxPartials, one_wave(params.tiling.tiles(), kCtasPerMultiprocessor, context));
   params.amax = ReturnedAmax::make(problem, pieces, ctas, context);
-  const bool smooth = problem.activation != BS_IDENTITY && problem.activation != BS_RELU;
-  BS_RETURN_IF_BROKEN(run(params, out.scaling == BS_SCALING_ROW, smooth, ctas, context));
+  BS_RETURN_IF_BROKEN(run(params, out.scaling == BS_SCALING_ROW, ctas, context));
   return params.amax.finish(problem, pieces, ctas, context);
 }
 
