@@ -58,8 +58,10 @@ BsStatus stage(const StagedOperand& operand, const Context& context) {
 
 StagedRows plan_rows(void* target, int64_t target_pitch, int64_t rows, int64_t row_bytes, int64_t alignment,
                      Workspace& workspace) {
+  // One row has no pitch, but a tensor map is encoded with one all the same.
+  if (rows == 1) target_pitch = round_up(row_bytes, alignment);
   StagedRows staged = {static_cast<uint8_t*>(target), target_pitch, rows, row_bytes, nullptr, 0};
-  if (is_aligned(target, alignment) && (rows == 1 || target_pitch % alignment == 0)) return staged;
+  if (is_aligned(target, alignment) && target_pitch % alignment == 0) return staged;
   staged.staged_pitch = round_up(row_bytes, alignment);
   staged.staged = workspace.take(rows * staged.staged_pitch);
   return staged;
