@@ -39,8 +39,10 @@ distributed-gpu:
 # All CUDA targets, compiled and linked; needs nvcc, no GPU.
 cuda-build: $(VENV)/.installed
 	$(PIP) install -q cmake ninja pybind11
+	$(PIP) install -q --no-deps nvidia-cutlass==4.2.0.0
 	$(BIN)/cmake -S . -B build/cuda -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
-	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) "-DBLOCKSCALE_CUDA_ARCHS=90a;100a;103a;120a"
+	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) "-DBLOCKSCALE_CUDA_ARCHS=90a;100a;103a;120a" \
+	  -DBLOCKSCALE_GEMM_KERNELS=core
 	$(BIN)/cmake --build build/cuda
 	$(BIN)/python scripts/check_cuda_build.py build/cuda
 

@@ -8,6 +8,7 @@ file; `tests/build/test_mutants_apply.py` sees to that, so a change of the sourc
 from __future__ import annotations
 
 from mutant import Mutant
+from mutants_dispatch import DISPATCH as KERNEL_CHOICE
 from mutants_training import TRAINING
 
 SIMD = "kernels/cpu/simd_kernels.cpp"
@@ -43,13 +44,6 @@ OUTPUT = "tests/gemm/test_nvfp4_output.py"
 SHARDS = "tests/primary/test_against_reference.py"
 LISTS = "tests/primary/test_multi_tensor.py"
 ODD = "tests/primary/test_odd_offsets.py"
-
-HEURISTIC = "kernels/dispatch/heuristic.cpp"
-CHOICE = "python/blockscale/dispatch/choice.py"
-STORE = "python/blockscale/dispatch/store.py"
-LAWS = "tests/dispatch/test_heuristic.py"
-CHOICES = "tests/dispatch/test_choice.py"
-STORES = "tests/dispatch/test_store.py"
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -498,70 +492,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "first_rows.flip(2).permute(0, 3, 2, 1, 4)",
         ("tests/tensor/test_tile_scales.py",),
     ),
-    # Choice of a GEMM kernel
-    Mutant("invariant_plan_looks_at_m", HEURISTIC, "if (q.batch_invariant) q.m = kInvariantRows;", "", (LAWS,)),
-    Mutant(
-        "invariant_family_takes_swapped",
-        HEURISTIC,
-        "return !kernel.swapped && instruction_k",
-        "return instruction_k",
-        (LAWS,),
-    ),
-    Mutant(
-        "cluster_larger_than_the_device",
-        HEURISTIC,
-        "if (cluster.m * cluster.n > q.multiprocessors) return false;",
-        "",
-        (LAWS,),
-    ),
-    Mutant(
-        "rounds_forget_the_last_wave",
-        HEURISTIC,
-        "e.rounds = divide_up(e.clusters, e.slots);",
-        "e.rounds = e.clusters / e.slots;",
-        (LAWS,),
-    ),
-    Mutant(
-        "kernel_that_is_not_built",
-        HEURISTIC,
-        "if (!(q.built & set_of(index))) return false;",
-        "",
-        (LAWS,),
-    ),
-    Mutant(
-        "remembered_plan_is_not_checked",
-        CHOICE,
-        "if known is not None and _takes(check, known):",
-        "if known is not None:",
-        (CHOICES,),
-    ),
-    Mutant(
-        "new_choice_leaves_old_plans",
-        CHOICE,
-        "        _TUNED = {**_TUNED, **added}\n        _RESOLVED.clear()",
-        "        _TUNED = {**_TUNED, **added}",
-        (CHOICES,),
-    ),
-    Mutant(
-        "class_without_the_epilogue",
-        "python/blockscale/dispatch/problem.py",
-        "facts.output, epilogue_class(facts), facts.batch",
-        'facts.output, "plain", facts.batch',
-        (CHOICES,),
-    ),
-    Mutant(
-        "file_written_without_reading",
-        STORE,
-        "        raw = _read_raw(path)\n        for entry",
-        "        raw: dict[str, dict[str, Any]] = {}\n        for entry",
-        (STORES,),
-    ),
-    Mutant(
-        "file_written_without_the_lock",
-        STORE,
-        "        fcntl.flock(file, fcntl.LOCK_EX)",
-        "        fcntl.flock(file, fcntl.LOCK_UN)",
-        (STORES,),
-    ),
     *TRAINING,
+    *KERNEL_CHOICE,
 )

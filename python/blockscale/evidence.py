@@ -54,7 +54,17 @@ BF16_ROUTE = (
     "operands are decoded to BF16, which is exact, multiplied by torch.mm with FP32 output, and finished by one fused "
     "epilogue kernel; no FP4 tensor core is used"
 )
-"""What a GEMM on CUDA does until there are fused kernels."""
+"""What a GEMM on CUDA does without a fused kernel: for BF16 and FP16 activations, or in a build that has none."""
+
+FUSED = {
+    "sm_90a": "operands are decoded to BF16, which is exact; one kernel does the rest; no FP4 tensor core is used",
+    "sm_100a": "one kernel: block-scaled FP4 tensor cores, the epilogue fused",
+    "sm_103a": "one kernel: block-scaled FP4 tensor cores, the epilogue fused",
+    "sm_120a": "one kernel: block-scaled FP4 tensor cores, the epilogue fused",
+}
+"""What a GEMM of two operands does on each CUDA target."""
+
+_PLAIN = "gemm of BF16 or FP16 activations"
 
 EXACT_SUM = "exact sum of products, rounded once, then one epilogue pass"
 """What a GEMM on the CPU does."""
@@ -98,16 +108,16 @@ OPERATIONS = {
 
 _HALF_PRODUCT = {
     "cpu": "FP64 sum of products, rounded once, then one epilogue pass",
-    "cuda": "the weight is decoded to the activation's dtype, then as for gemm",
+    "cuda": "the weight is decoded to the activation's dtype; then torch.mm with FP32 output and one epilogue kernel",
 }
 
 
 def _how(operation: str, target: str) -> str:
     if not OPERATIONS[operation]:
         return "C++ with threads and SIMD" if target == "cpu" else "one CUDA source for every target"
-    if operation == "gemm of BF16 or FP16 activations":
+    if operation == _PLAIN:
         return _HALF_PRODUCT["cpu" if target == "cpu" else "cuda"]
-    return EXACT_SUM if target == "cpu" else BF16_ROUTE
+    return EXACT_SUM if target == "cpu" else FUSED[target]
 
 
 def _grade(operation: str, target: str) -> Grade:
@@ -124,11 +134,11 @@ def paths() -> tuple[Path, ...]:
         Path(
             operation,
             target,
-            "fallback" if product and target != "cpu" else "kernel",
+            "fallback" if operation == _PLAIN and target != "cpu" else "kernel",
             _how(operation, target),
             _grade(operation, target),
         )
-        for operation, product in OPERATIONS.items()
+        for operation in OPERATIONS
         for target in TARGETS
     )
 

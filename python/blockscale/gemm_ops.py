@@ -176,7 +176,7 @@ def _returned(p: Problem) -> Tensor:
     return p.b_qdata.new_empty(shape, dtype=torch.float32)
 
 
-def _epilogue_problem(
+def _epilogue_fields(
     p: Problem,
     acc: Accumulator,
     d: Tensor | None,
@@ -184,10 +184,11 @@ def _epilogue_problem(
     out_amax: Tensor | None,
     returned: Tensor,
     empty: bool,
-) -> _C.EpilogueProblem:
+) -> tuple[Any, ...]:
+    """The arguments of `_C.EpilogueProblem`."""
     acc_matrix = _C.Matrix(0, 0, p.m, p.n, p.n) if acc.values is None else matrix_of(acc.values)
     bias = None if p.bias is None else _C.Matrix(p.bias.data_ptr(), DTYPE_CODE[p.bias.dtype], 1, p.n, p.n)
-    return _C.EpilogueProblem(
+    return (
         acc_matrix,
         _address(acc.fixed),
         _address(acc.a_nan_rows),
@@ -223,7 +224,7 @@ def _run_fused(
     backend = backend_of("gemm", device)
     a = operand_of((p.a_qdata, p.a_scale, p.a_amax), p.a_layout, p.a_scaling, p.a_e4m3_max)
     b = operand_of((p.b_qdata, p.b_scale, p.b_amax), p.b_layout, p.b_scaling, p.b_e4m3_max)
-    epilogue = _epilogue_problem(p, Accumulator(), d, quantized, out_amax, returned, False)
+    epilogue = _C.EpilogueProblem(*_epilogue_fields(p, Accumulator(), d, quantized, out_amax, returned, False))
     problem = _C.GemmProblem(a, b, epilogue)
     output = NVFP4_OUTPUT if d is None else OUTPUT_OF_DTYPE[d.dtype]
     plan = plan_for(p.facts(output), device, p.plan, lambda candidate: backend.gemm_check(problem, candidate))
@@ -242,7 +243,7 @@ def _run(p: Problem, d: Tensor | None, quantized: _C.Operand | None, out_amax: T
         return returned
     backend = backend_of("gemm", device)
     acc = Accumulator() if empty else _accumulate(p)
-    problem = _epilogue_problem(p, acc, d, quantized, out_amax, returned, empty)
+    problem = _C.EpilogueProblem(*_epilogue_fields(p, acc, d, quantized, out_amax, returned, empty))
     workspace = workspace_of(backend.epilogue_workspace_bytes(problem), device)
     backend.epilogue(problem, launch_on(device, workspace))
     return returned

@@ -235,7 +235,7 @@ def show(info: dict[str, Any], terminal: Terminal) -> None:
     table = [[name, *(_cell(row[target]) for target in evidence.TARGETS)] for name, row in by_operation.items()]
     terminal.table(("operation", *evidence.TARGETS), table)
     terminal.line(f"gemm on CPU: {evidence.EXACT_SUM}.")
-    terminal.line(f"gemm on CUDA, a fallback: {evidence.BF16_ROUTE}.")
+    terminal.line(f"gemm on CUDA without a fused kernel: {evidence.BF16_ROUTE}.")
     for target in info["gemm_kernels"]:
         _show_kernels(target, terminal)
 

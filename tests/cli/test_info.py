@@ -116,7 +116,7 @@ def test_with_a_usable_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     built = {path["target"] for path in answer["paths"] if path["built"]}
     assert built == {"cpu", "sm_90a", "sm_100a"}
     gemm = next(path for path in answer["paths"] if (path["operation"], path["target"]) == ("gemm", "sm_100a"))
-    assert gemm["path"] == f"fallback: {evidence.BF16_ROUTE}" and gemm["grade"] == "compiled only"
+    assert gemm["path"] == f"kernel: {evidence.FUSED['sm_100a']}" and gemm["grade"] == "compiled only"
     from blockscale._terminal import Terminal
 
     info.show(answer, Terminal())

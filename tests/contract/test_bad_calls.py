@@ -21,12 +21,13 @@ from tests.cases import REFUSAL_CASES, RefusalCase
 from tests.checks import check_refusal
 from tests.contract.bad_casts import CAST_CALLS
 from tests.contract.bad_dispatch import DISPATCH_CALLS, DISPATCH_ON_CPU
+from tests.contract.bad_distributed import DISTRIBUTED_CALLS
 from tests.contract.bad_gemms import GEMM_CALLS
 from tests.contract.bad_others import CPU_ONLY, OTHER_CALLS
 from tests.contract.bad_primary import PRIMARY_CALLS
 from tests.contract.table import BadCall, problem_of
 
-TABLE: tuple[BadCall, ...] = CAST_CALLS + OTHER_CALLS + GEMM_CALLS + PRIMARY_CALLS + DISPATCH_CALLS
+TABLE: tuple[BadCall, ...] = CAST_CALLS + OTHER_CALLS + GEMM_CALLS + PRIMARY_CALLS + DISPATCH_CALLS + DISTRIBUTED_CALLS
 
 _ROOT = Path(__file__).parents[2]
 

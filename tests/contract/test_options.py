@@ -39,8 +39,14 @@ TENSORS_FIRST = {
     "multi_tensor_transpose": ["ops", "out"],
     "gemm_candidates": ["m", "n", "k"],
     "autotune": ["a", "b"],
-}
-"""Tensors, and what places them; every option goes by name."""
+    "cast_master_weights_to_nvfp4": [
+        "model_weights", "master_weights", "start_offsets", "group", "fsdp_shard_model_weights",
+        "manual_post_all_gather_processing",
+    ],
+    "post_all_gather_processing": ["model_weights"],
+}  # fmt: skip
+"""Tensors, and what places them; every option goes by name. (The master cast has the order of arguments that callers
+of other libraries' master casts know.)"""
 
 
 def test_bug_75_only_tensors_are_positional() -> None:

@@ -54,7 +54,7 @@ foreach(line IN LISTS lines)
   string(REPLACE ", " ";" fields "${fields}")
   list(POP_FRONT fields name set arch)
   blockscale_gemm_target(${arch} targets)
-  if(targets AND (set STREQUAL "CORE" OR BLOCKSCALE_GEMM_KERNELS STREQUAL "full"))
+  if(BLOCKSCALE_CUTLASS_INCLUDES AND targets AND (set STREQUAL "CORE" OR BLOCKSCALE_GEMM_KERNELS STREQUAL "full"))
     list(JOIN targets "-real;" architectures)
     blockscale_add_gemm_kernel(${name} "${architectures}" ${arch} ${fields})
     string(APPEND built "namespace blockscale::cuda { extern const GemmKernel gemm_kernel_${name}; }\n"

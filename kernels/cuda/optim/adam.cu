@@ -36,7 +36,7 @@ template <class Tag>
 __device__ __forceinline__ void load_grad(const void* base, int64_t at, int64_t count, bool vector, float (&out)[4]) {
   using Element = typename Tag::Element;
   const Element* from = static_cast<const Element*>(base) + at;
-  Element raw[kVector] = {};
+  alignas(16) Element raw[kVector] = {};
   if (vector && count >= kVector) {
     if constexpr (kIsF32<Tag>)
       *reinterpret_cast<uint4*>(raw) = __ldg(reinterpret_cast<const uint4*>(from));
