@@ -13,6 +13,12 @@ namespace blockscale {
     if (status_.code != BS_OK) return status_; \
   } while (0)
 
+inline BsStatus check_workspace(const char* op, int64_t given, int64_t needed) {
+  if (given >= needed) return ok_status();
+  return failure(BS_INVALID, "%s: workspace must be at least %lld bytes; got %lld.", op, static_cast<long long>(needed),
+                 static_cast<long long>(given));
+}
+
 inline BsStatus check_matrix(const char* op, const char* arg, const BsMatrix& x) {
   if (x.rows < 0 || x.cols < 0) return broken_rule(op, arg, "of non-negative sizes", x.rows < 0 ? x.rows : x.cols);
   if (x.rows > 0 && x.cols > 0 && !x.data) return broken_rule(op, arg, "a non-null pointer", 0);

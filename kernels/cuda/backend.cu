@@ -17,14 +17,6 @@
 namespace blockscale::cuda {
 namespace {
 
-bool is_short(const BsLaunch& where, int64_t needed) {
-  return needed > 0 && (!where.workspace || where.workspace_bytes < needed);
-}
-BsStatus short_workspace(const char* op, const BsLaunch& where, int64_t needed) {
-  return failure(BS_INVALID, "%s: workspace must be at least %lld bytes; got %lld.", op, static_cast<long long>(needed),
-                 static_cast<long long>(where.workspace ? where.workspace_bytes : 0));
-}
-
 // Makes the launch's device current while work(context) enqueues.
 template <class Work>
 BsStatus on_device(const char* op, const BsLaunch& where, const Work& work) {
@@ -44,8 +36,7 @@ BsStatus enqueue(const char* op, const Problem* problem, const BsLaunch* where) 
   if (!problem || !where) return failure(BS_INVALID, "%s: the problem and the launch must be non-null.", op);
   BS_RETURN_IF_BROKEN(check(*problem));
   if constexpr (workspace_bytes != nullptr) {
-    const int64_t needed = workspace_bytes(*problem);
-    if (is_short(*where, needed)) return short_workspace(op, *where, needed);
+    BS_RETURN_IF_BROKEN(check_workspace(op, where->workspace ? where->workspace_bytes : 0, workspace_bytes(*problem)));
   }
   return on_device(op, *where, [&](const Context& context) { return work(*problem, context); });
 }
@@ -92,10 +83,8 @@ BsStatus check_plan(const BsGemmProblem* p, const BsGemmPlan* plan) { return gem
 int64_t gemm_bytes(const BsGemmProblem* p, const BsGemmPlan* plan) { return gemm_workspace_bytes(*p, *plan); }
 BsStatus run_gemm(const BsGemmProblem* p, const BsGemmPlan* plan, const BsLaunch* where) {
   if (!p || !plan || !where) return failure(BS_INVALID, "gemm: the problem, the plan and the launch must be non-null.");
-  BS_RETURN_IF_BROKEN(gemm_check(*p, *plan));
-  const int64_t needed = gemm_workspace_bytes(*p, *plan);
-  if (is_short(*where, needed)) return short_workspace("gemm", *where, needed);
-  return on_device("gemm", *where, [&](const Context& context) { return gemm(*p, *plan, context); });
+  const int64_t given = where->workspace ? where->workspace_bytes : 0;
+  return on_device("gemm", *where, [&](const Context& context) { return gemm(*p, *plan, context, given); });
 }
 
 constexpr BsBackend kBackend = {

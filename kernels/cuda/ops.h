@@ -29,7 +29,7 @@ BsStatus relayout(const BsRelayoutProblem& problem, const Context& context);
 BsStatus epilogue(const BsEpilogueProblem& problem, const Context& context);
 BsStatus primary(const BsPrimaryProblem& problem, const Context& context);
 BsStatus adam(const BsAdamProblem& problem, const Context& context);
-BsStatus gemm(const BsGemmProblem& problem, const BsGemmPlan& plan, const Context& context);
+BsStatus gemm(const BsGemmProblem& problem, const BsGemmPlan& plan, const Context& context, int64_t workspace_bytes);
 BsStatus gemm_check(const BsGemmProblem& problem, const BsGemmPlan& plan);
 
 int64_t amax_workspace_bytes(const BsAmaxProblem& problem);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `autotune` times: CUDA graphs over rotating buffers, all candidates interleaved, events around each replay."""
+"""How `autotune` and perf time on a GPU: CUDA graphs over rotating buffers, candidates interleaved, by events."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ Timer = Callable[[Mapping[Name, Call], int, int], dict[Name, list[float]]]
 """(calls by name, number of buffer sets, rounds) -> microseconds a call, `rounds` samples for each name."""
 
 
-def time_on_gpu(calls: Mapping[Name, Call], sets: int, rounds: int) -> dict[Name, list[float]]:
+def time_on_gpu(
+    calls: Mapping[Name, Call], sets: int, rounds: int, at_least: int = CALLS_PER_GRAPH
+) -> dict[Name, list[float]]:
     """Samples on the current device. Drift of clocks and load falls on all calls alike: each round shuffles them."""
-    per_graph = sets * -(-CALLS_PER_GRAPH // sets)
+    per_graph = sets * -(-at_least // sets)
     graphs = {name: _captured(call, sets, per_graph) for name, call in calls.items()}
     for _ in range(WARM_UPS):
         for graph in graphs.values():

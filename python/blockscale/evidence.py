@@ -40,8 +40,6 @@ RUN_ON_H200: frozenset[str] = frozenset(
         "quantize_both",
         "dequantize",
         "swizzle_scales, unswizzle_scales",
-        "gemm",
-        "gemm with NVFP4 output",
         "gemm of BF16 or FP16 activations",
     }
 )

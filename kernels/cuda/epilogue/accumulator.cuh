@@ -21,39 +21,44 @@ struct MatrixView {
   static MatrixView make(const BsMatrix& x) { return {x.data, x.row_stride, x.dtype, has_vector_rows(x)}; }
 };
 
-struct AccumulatorParams {
-  MatrixView acc, c, bias;
-  int64_t m, n;
-  const uint8_t* a_nan_rows;
-  const uint8_t* b_nan_rows;
+// The lines of section 11.2 and their operands, the same for an accumulator in memory and one in a GEMM kernel.
+struct EpilogueLines {
+  MatrixView c, bias;
   const float* a_amax;  // null: no a_dec line
   const float* b_amax;
   const float* alpha_pointer;
   float alpha, beta;
   int32_t a_e4m3_max, b_e4m3_max, activation;
-  bool a_per_row, b_per_row, acc_empty;
+  bool a_per_row, b_per_row;
+
+  static EpilogueLines make(const BsEpilogueProblem& p) {
+    EpilogueLines lines = {};
+    lines.c = MatrixView::make(p.c);
+    lines.bias = MatrixView::make(p.bias);
+    lines.a_amax = p.a_amax;
+    lines.b_amax = p.b_amax;
+    lines.alpha_pointer = p.alpha_pointer;
+    lines.alpha = p.alpha;
+    lines.beta = p.beta;
+    lines.a_e4m3_max = p.a_e4m3_max;
+    lines.b_e4m3_max = p.b_e4m3_max;
+    lines.activation = p.activation;
+    lines.a_per_row = p.a_scaling == BS_SCALING_ROW;
+    lines.b_per_row = p.b_scaling == BS_SCALING_ROW;
+    return lines;
+  }
+};
+
+struct AccumulatorParams : EpilogueLines {
+  MatrixView acc;
+  int64_t m, n;
+  const uint8_t* a_nan_rows;
+  const uint8_t* b_nan_rows;
+  bool acc_empty;
 
   static AccumulatorParams make(const BsEpilogueProblem& p) {
-    AccumulatorParams params = {};
-    params.acc = MatrixView::make(p.acc);
-    params.c = MatrixView::make(p.c);
-    params.bias = MatrixView::make(p.bias);
-    params.m = p.acc.rows;
-    params.n = p.acc.cols;
-    params.a_nan_rows = p.a_nan_rows;
-    params.b_nan_rows = p.b_nan_rows;
-    params.a_amax = p.a_amax;
-    params.b_amax = p.b_amax;
-    params.alpha_pointer = p.alpha_pointer;
-    params.alpha = p.alpha;
-    params.beta = p.beta;
-    params.a_e4m3_max = p.a_e4m3_max;
-    params.b_e4m3_max = p.b_e4m3_max;
-    params.activation = p.activation;
-    params.a_per_row = p.a_scaling == BS_SCALING_ROW;
-    params.b_per_row = p.b_scaling == BS_SCALING_ROW;
-    params.acc_empty = p.acc_empty != 0;
-    return params;
+    return {EpilogueLines::make(p), MatrixView::make(p.acc), p.acc.rows, p.acc.cols, p.a_nan_rows,
+            p.b_nan_rows,           p.acc_empty != 0};
   }
 };
 
@@ -83,6 +88,14 @@ __device__ __forceinline__ void load_run_of(const MatrixView& x, int64_t row, in
   }
 }
 
+// One element, where a thread's columns are not side by side.
+__device__ __forceinline__ float load_element(const MatrixView& x, int64_t row, int64_t col) {
+  const int64_t element = row * x.row_stride + col;
+  if (x.dtype == BS_F32) return widen<F32>(static_cast<const uint32_t*>(x.data)[element]);
+  const uint16_t bits = static_cast<const uint16_t*>(x.data)[element];
+  return x.dtype == BS_BF16 ? widen<Bf16>(bits) : widen<F16>(bits);
+}
+
 __device__ __forceinline__ void load_run(const MatrixView& x, int64_t row, int64_t col, int count,
                                          float (&values)[kRun]) {
   if (x.dtype == BS_F32) return load_run_of<F32>(x, row, col, count, values);
@@ -90,7 +103,7 @@ __device__ __forceinline__ void load_run(const MatrixView& x, int64_t row, int64
   load_run_of<F16>(x, row, col, count, values);
 }
 
-__device__ __forceinline__ float read_alpha(const AccumulatorParams& p) {
+__device__ __forceinline__ float read_alpha(const EpilogueLines& p) {
   return p.alpha_pointer ? *p.alpha_pointer : p.alpha;
 }
 

@@ -8,16 +8,8 @@
 
 namespace blockscale::cuda {
 
-struct FusedParams {
-  int32_t m, n;  // of D
-  const float* a_amax;
-  const float* b_amax;
-  const float* alpha_pointer;
-  float alpha, beta;
-  int32_t a_e4m3_max, b_e4m3_max;
-  bool a_per_row, b_per_row, has_bias;
-  int32_t activation;
-  MatrixView c, bias;
+struct FusedParams : EpilogueLines {
+  int32_t m, n;         // of D
   int32_t d_dtype;      // BsDtype of a float output
   int32_t return_kind;  // BsAmaxKind
   uint32_t* returned;   // magnitudes; zero before the launch
@@ -32,21 +24,9 @@ struct FusedParams {
 
   static FusedParams make(const BsEpilogueProblem& p) {
     FusedParams params = {};
+    static_cast<EpilogueLines&>(params) = EpilogueLines::make(p);
     params.m = static_cast<int32_t>(p.acc.rows);
     params.n = static_cast<int32_t>(p.acc.cols);
-    params.a_amax = p.a_amax;
-    params.b_amax = p.b_amax;
-    params.alpha_pointer = p.alpha_pointer;
-    params.alpha = p.alpha;
-    params.beta = p.beta;
-    params.a_e4m3_max = p.a_e4m3_max;
-    params.b_e4m3_max = p.b_e4m3_max;
-    params.a_per_row = p.a_scaling == BS_SCALING_ROW;
-    params.b_per_row = p.b_scaling == BS_SCALING_ROW;
-    params.has_bias = p.bias.data != nullptr;
-    params.activation = p.activation;
-    params.c = MatrixView::make(p.c);
-    params.bias = MatrixView::make(p.bias);
     params.d_dtype = p.d.dtype;
     params.return_kind = p.return_kind;
     params.returned = reinterpret_cast<uint32_t*>(p.returned_amax);
@@ -54,7 +34,7 @@ struct FusedParams {
     params.block_scale = p.quantized.block_scale;
     params.out_amax = p.out_amax;
     params.stored_amax = p.quantized.amax;
-    params.out_range = 6.0f * static_cast<float>(p.quantized.e4m3_max);
+    params.out_range = second_level_range(p.quantized.e4m3_max);
     params.out_per_row = p.quantized.scaling == BS_SCALING_ROW;
     return params;
   }

@@ -52,12 +52,6 @@ CUTLASS_DEVICE Site site_of(const Coordinate& mn) {
   return Shape::kSwapped ? Site{n, m} : Site{m, n};
 }
 
-CUTLASS_DEVICE float factor_of(const MatrixView& bias, int col) {
-  if (bias.dtype == BS_F32) return widen<F32>(static_cast<const uint32_t*>(bias.data)[col]);
-  const uint16_t bits = static_cast<const uint16_t*>(bias.data)[col];
-  return bias.dtype == BS_BF16 ? widen<Bf16>(bits) : widen<F16>(bits);
-}
-
 // One thread's view of a tile.
 template <class Shape>
 struct FusedTile {
@@ -71,7 +65,7 @@ struct FusedTile {
 
   CUTLASS_DEVICE FusedTile(const FusedParams* params, TileStorage<Shape>* storage, Site tile, Site thread, int index)
       : p(params), shared(storage), tile(tile), thread(thread), index(index), largest(0) {
-    alpha = p->alpha_pointer ? *p->alpha_pointer : p->alpha;
+    alpha = read_alpha(*p);
   }
 
   // Before the first element: fills the shared factors. All kThreads must meet between this and the first `finish`, and
@@ -87,7 +81,7 @@ struct FusedTile {
       const int col = tile.col + i;
       const float amax = p->b_per_row ? (col < p->n ? p->b_amax[col] : 0.0f) : *p->b_amax;
       shared->b_decode[i] = decode_scale(amax, p->b_e4m3_max);
-      if (p->has_bias) shared->bias[i] = col < p->n ? factor_of(p->bias, col) : 0.0f;
+      if (p->bias.data) shared->bias[i] = col < p->n ? load_element(p->bias, 0, col) : 0.0f;
     }
   }
 
@@ -123,7 +117,7 @@ struct FusedTile {
       for (int j = 0; j < kStep; ++j) t[i + j] = apply_scales(acc[i + j], a, b[j], alpha);
     }
     if (p->beta != 0.0f) add_c(at, t);
-    if (p->has_bias) {
+    if (p->bias.data) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCount; i += kStep) {
         float bias[kStep];
@@ -192,18 +186,11 @@ struct FusedTile {
       if constexpr (kStep == kRun) {
         load_run(p->c, s.row, s.col, max(count, 0), c);
       } else {
-        c[0] = count > 0 ? element_of_c(s) : 0.0f;
+        c[0] = count > 0 ? load_element(p->c, s.row, s.col) : 0.0f;
       }
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kStep; ++j) t[i + j] = t[i + j] + p->beta * c[j];
     }
-  }
-
-  CUTLASS_DEVICE float element_of_c(Site s) const {
-    const int64_t element = s.row * p->c.row_stride + s.col;
-    if (p->c.dtype == BS_F32) return widen<F32>(static_cast<const uint32_t*>(p->c.data)[element]);
-    const uint16_t bits = static_cast<const uint16_t*>(p->c.data)[element];
-    return p->c.dtype == BS_BF16 ? widen<Bf16>(bits) : widen<F16>(bits);
   }
 };
 

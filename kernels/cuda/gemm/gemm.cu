@@ -22,10 +22,6 @@ struct Staged {
   PreparedGemm prepared;
 };
 
-int64_t output_bytes(const BsEpilogueProblem& e, int64_t columns) {
-  return is_present(e.quantized) ? columns / 2 : columns * dtype_bytes(e.d.dtype);
-}
-
 // Everything a plan needs, in a workspace; `base` null: only its size and the prepared sizes.
 Staged prepare(const BsGemmProblem& p, const BsGemmPlan& plan, void* base, int64_t* used) {
   const BsGemmKernelInfo& info = *gemm_kernel_info(plan.kernel);
@@ -92,18 +88,20 @@ BsStatus check_offered(const BsGemmProblem& p, const BsGemmPlan& plan) {
   return ok_status();
 }
 
+// The kernel's own question looks at sizes and pitches; pointers into the workspace are aligned by construction.
+BsStatus check_kernel(const Staged& s, const BsGemmPlan& plan) {
+  if (gemm_kernel(plan.kernel)->can_implement(s.prepared, plan)) return ok_status();
+  return failure(BS_NOT_OFFERED, "gemm: kernel %s with cluster %dx%d does not take M=%d N=%d K=%d.",
+                 gemm_kernel_info(plan.kernel)->name, plan.cluster_m, plan.cluster_n, s.prepared.m, s.prepared.n,
+                 s.prepared.k);
+}
+
 }  // namespace
 
 BsStatus gemm_check(const BsGemmProblem& p, const BsGemmPlan& plan) {
   BS_RETURN_IF_BROKEN(check_offered(p, plan));
   int64_t used;
-  const Staged s = prepare(p, plan, nullptr, &used);
-  // The kernel's own question looks at sizes and pitches; pointers into the workspace are aligned by construction.
-  if (!gemm_kernel(plan.kernel)->can_implement(s.prepared, plan))
-    return failure(BS_NOT_OFFERED, "gemm: kernel %s with cluster %dx%d does not take M=%d N=%d K=%d.",
-                   gemm_kernel_info(plan.kernel)->name, plan.cluster_m, plan.cluster_n, s.prepared.m, s.prepared.n,
-                   s.prepared.k);
-  return ok_status();
+  return check_kernel(prepare(p, plan, nullptr, &used), plan);
 }
 
 int64_t gemm_workspace_bytes(const BsGemmProblem& p, const BsGemmPlan& plan) {
@@ -113,9 +111,12 @@ int64_t gemm_workspace_bytes(const BsGemmProblem& p, const BsGemmPlan& plan) {
   return used;
 }
 
-BsStatus gemm(const BsGemmProblem& p, const BsGemmPlan& plan, const Context& context) {
+BsStatus gemm(const BsGemmProblem& p, const BsGemmPlan& plan, const Context& context, int64_t workspace_bytes) {
+  BS_RETURN_IF_BROKEN(check_offered(p, plan));
   int64_t used;
   const Staged s = prepare(p, plan, context.workspace, &used);
+  BS_RETURN_IF_BROKEN(check_workspace(context.op, workspace_bytes, used));
+  BS_RETURN_IF_BROKEN(check_kernel(s, plan));
   BS_RETURN_IF_BROKEN(stage(s.a, context));
   BS_RETURN_IF_BROKEN(stage(s.b, context));
   if (p.epilogue.return_kind != BS_AMAX_NONE) {

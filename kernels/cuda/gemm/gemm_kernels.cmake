@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles the lines of gemm_kernels.def whose target is selected, each as an object library of its own: instance.cu with
 # the line's fields as macros. Writes gemm_built.h, which says to registry.cu which there are.
-set(BLOCKSCALE_GEMM_KERNELS "full" CACHE STRING "GEMM kernels to build: core (every shape and output) or full (all tiles)")
+set(BLOCKSCALE_GEMM_KERNELS "core" CACHE STRING "GEMM kernels to build: core (every shape and output) or full (all tiles)")
 if(NOT BLOCKSCALE_GEMM_KERNELS MATCHES "^(core|full)$")
   message(FATAL_ERROR "BLOCKSCALE_GEMM_KERNELS must be core or full; got ${BLOCKSCALE_GEMM_KERNELS}.")
 endif()
@@ -21,7 +21,7 @@ function(blockscale_add_gemm_kernel name target arch m n k sms swapped output sc
   target_compile_definitions(gemm_${name} PRIVATE
     BS_SYMBOL=gemm_kernel_${name} BS_ARCH=${arch} BS_TILE_M=${m} BS_TILE_N=${n} BS_TILE_K=${k} BS_SMS=${sms}
     BS_SWAPPED=${swapped} BS_OUTPUT=${output} BS_SCHEDULE=${schedule})
-  # The register report is for the resource gate (tests/build/test_gemm_resources.py).
+  # Prints registers and spills of each kernel: docs/gemm_kernels.md, step 3.
   target_compile_options(gemm_${name} PRIVATE -fmad=false -lineinfo --expt-relaxed-constexpr -Xptxas=-v
                                               -Xcompiler=-ffp-contract=off)
   set_target_properties(gemm_${name} PROPERTIES
